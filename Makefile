@@ -1,0 +1,42 @@
+# Two commands do everything on a machine that has only Python, make and git:
+#   make run    measure a shipped network on shipped data, and say where the result is
+#   make test   lint, types and all tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test test-slow lint format clean
+
+run: $(VENV)/.installed
+	$(BIN)/deepfool demo
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(VENV)/.tested
+	$(BIN)/pytest -m slow
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.tested
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# A stamp is written only after its step ended well: an install that was cut off starts again from an empty folder.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (the first time takes a few minutes)"
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	@echo "installing what the tests need"
+	$(PIP) install --constraint constraints.txt --editable ".[test]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

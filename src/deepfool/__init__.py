@@ -1,0 +1,39 @@
+"""Measure how robust a classifier is: the smallest perturbation that changes each decision, and rho_adv.
+
+    model + data ──▶ attack ──▶ records ──▶ metrics ──▶ report
+
+Names are loaded when they are first used, so that `import deepfool` and `deepfool --help` stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepfool import errors as errors
+    from deepfool.attacks.adversarial import Adversarial as Adversarial
+    from deepfool.attacks.adversarial import Status as Status
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Adversarial": "deepfool.attacks.adversarial",
+    "Status": "deepfool.attacks.adversarial",
+    "errors": "",
+}
+
+__all__ = ["Adversarial", "Status", "__version__", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'deepfool' has no attribute {name!r}")
+    home = _HOME[name]
+    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"deepfool.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

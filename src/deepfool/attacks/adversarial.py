@@ -1,0 +1,100 @@
+"""The result that every attack returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+class Status(IntEnum):
+    """How the search for one sample ended. Only `FOOLED` rows carry a perturbation that does what it should."""
+
+    FOOLED = 0
+    """A fresh forward pass at the returned point gave another label (or the target)."""
+    STUCK = 1
+    """There was no usable direction to go: a zero or non-finite gradient or score, or no room inside the bounds."""
+    EXHAUSTED = 2
+    """The iterations (or the budget) ran out."""
+    MISCLASSIFIED = 3
+    """True labels were given and the model was already wrong: nothing was searched for."""
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """One row per sample, in the order of the inputs; every field has the batch as its first dimension.
+
+    >>> a = Adversarial.empty(torch.zeros(0, 3), p=2)
+    >>> len(a), a.fooled.sum().item()
+    (0, 0)
+    """
+
+    x: Tensor
+    """The perturbed inputs, in the shape and type of the inputs."""
+    r: Tensor
+    """The perturbations, `x - x_0`; in float32 where the inputs have half precision."""
+    label: Tensor
+    """The label predicted at x_0: the one to leave."""
+    adv_label: Tensor
+    """The label predicted at `x`."""
+    norm: Tensor
+    """The p-norm of `r`; infinite where the search failed, 0 where the sample was misclassified to begin with."""
+    iterations: Tensor
+    """Steps taken."""
+    status: Tensor
+    """A `Status` per sample."""
+    forwards: Tensor
+    """Forward passes each sample went through."""
+    backwards: Tensor
+    """Backward rows: gradients of one score, or of one difference of scores."""
+    reason: tuple[str, ...]
+    """Why a row is not fooled, and what to try; an empty text where it is."""
+    p: float
+    """The norm that was minimised."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def fooled(self) -> Tensor:
+        """A boolean per sample."""
+        return self.status == Status.FOOLED
+
+    def rows(self, index: Tensor) -> Adversarial:
+        """The same result for some of the samples (an index or a boolean mask)."""
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        picked = {
+            f.name: getattr(self, f.name)[index.to(self.label.device)]
+            for f in fields(self)
+            if f.name not in ("reason", "p")
+        }
+        return Adversarial(**picked, reason=tuple(self.reason[i] for i in index.tolist()), p=self.p)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Adversarial]) -> Adversarial:
+        """Join the results of several batches, in order."""
+        tensors = {
+            f.name: torch.cat([getattr(part, f.name) for part in parts])
+            for f in fields(Adversarial)
+            if f.name not in ("reason", "p")
+        }
+        return Adversarial(**tensors, reason=tuple(r for part in parts for r in part.reason), p=parts[0].p)
+
+    @staticmethod
+    def empty(x: Tensor, p: float) -> Adversarial:
+        """The result for a batch of no samples."""
+        whole = torch.zeros(0, dtype=torch.long, device=x.device)
+        real = torch.zeros(0, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        return Adversarial(
+            x=x.clone(), r=x.to(real.dtype), label=whole, adv_label=whole, norm=real, iterations=whole,
+            status=whole, forwards=whole, backwards=whole, reason=(), p=p,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {s.name.lower()}" for s in Status if (n := int((self.status == s).sum())))
+        found = self.norm[self.fooled]
+        median = f", median l{self.p:g} norm {found.median().item():.4g}" if len(found) else ""
+        return f"Adversarial({len(self)} samples: {counts or 'none'}{median})"

@@ -1,0 +1,45 @@
+"""The command line: one file per command (or family of commands), put together here.
+
+Data goes to stdout, talk to stderr. Command modules import torch and the rest inside their functions, so that
+`deepfool --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from deepfool import __version__
+
+app = typer.Typer(
+    name="deepfool",
+    help="Measure how robust a classifier is: the smallest perturbation that changes each decision.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deepfool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Measure how robust a classifier is: the smallest perturbation that changes each decision."""
+
+
+def main() -> None:
+    """Run the command line; errors of ours end in one line and exit code 2, without a traceback."""
+    from deepfool.errors import DeepFoolError
+
+    try:
+        app()
+    except DeepFoolError as error:
+        typer.secho(f"error: {error}", err=True, fg="red")
+        sys.exit(2)

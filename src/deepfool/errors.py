@@ -1,0 +1,50 @@
+"""Every error this package raises on purpose.
+
+    DeepFoolError
+    ├── InputError          an argument that cannot be used (also a ValueError)
+    ├── ModelError          a model whose output cannot be read as class scores, or that raised (also a RuntimeError)
+    ├── DataError           a data set or file that is missing, broken, or not what it says (also a ValueError)
+    ├── RunError            a run folder that cannot be written, continued or read (also a RuntimeError)
+    └── MissingExtraError   an optional package that is not installed (also an ImportError)
+
+Messages say what was expected, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class DeepFoolError(Exception):
+    """The root of the tree."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message} Hint: {hint}")
+        self.hint = hint
+
+
+class InputError(DeepFoolError, ValueError):
+    """An argument that cannot be used."""
+
+
+class ModelError(DeepFoolError, RuntimeError):
+    """A model that cannot be read as a classifier, or that raised."""
+
+
+class DataError(DeepFoolError, ValueError):
+    """Data that is missing, broken, or not what it claims to be; the message names the file."""
+
+
+class RunError(DeepFoolError, RuntimeError):
+    """A run folder that cannot be written, continued or read."""
+
+
+class MissingExtraError(DeepFoolError, ImportError):
+    """An optional package is needed.
+
+    >>> raise MissingExtraError("ray", extra="ray", purpose="--engine ray")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.MissingExtraError: --engine ray needs the package ray. Hint: pip install "deepfool[ray]"
+    """
+
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {package}.", hint=f'pip install "deepfool[{extra}]"')

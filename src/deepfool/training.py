@@ -1,0 +1,198 @@
+"""SGD with momentum, as the paper trains: one recipe in, one trained module out, resumable after a kill.
+
+All randomness of an epoch (order, crops, flips, dropout) is drawn from a stream seeded by (seed, epoch), so an
+epoch that is run again after a kill is the same epoch, and a resumed training ends where an unbroken one does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained. Everything here goes into the card that ships with the weights."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int = 128
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup: float = 0.1
+    """Share of all steps over which the rate climbs from 0; afterwards it falls to 0 along a cosine."""
+    shift: int = 0
+    """Images are shifted by up to this many pixels, zero-padded (the usual random crop)."""
+    flip: bool = False
+    """Mirror half of the images."""
+    crops: tuple[tuple[int, int], ...] = ()
+    """(first epoch, side) pairs: from that epoch on, train on random crops of that side. Cheaper early epochs for
+    networks that end in a global average; empty means the full image throughout."""
+    clip: float = math.inf
+    """Largest norm of the whole gradient."""
+    bfloat16: bool = False
+    """Run the layers in bfloat16 while training (weights, loss and evaluation stay in float32)."""
+
+    def side(self, epoch: int, full: int) -> int:
+        """The side of the training crops in this epoch.
+
+        >>> Recipe(4, 0.1, crops=((0, 20), (2, 32))).side(1, 32)
+        20
+        """
+        return next((side for first, side in reversed(self.crops) if epoch >= first), full)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training run tells its caller after each batch."""
+
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    loss: float
+    test_error: float | None = None
+
+
+def train(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    *,
+    test: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> nn.Module:
+    """Train `model` in place on images (n, c, h, w), uint8 or float in [0, 1], and return it.
+
+    With `checkpoint`, the state is written there after every epoch, and a file found there is taken up again.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> x = torch.rand(64, 1, 2, 2); y = (x.flatten(1).sum(1) > 2).long()
+    >>> _ = train(net, x, y, Recipe(epochs=30, learning_rate=0.5, batch_size=16, weight_decay=0.0))
+    >>> test_error(net, x, y) < 0.2
+    True
+    """
+    path = None if checkpoint is None else Path(checkpoint)
+    # Dense layers keep their layout; convolutions are faster with the channels last.
+    model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0,
+    )  # fmt: skip
+    start = 0
+    if path is not None and path.exists():
+        start = _restore(path, model, optimizer, recipe, seed)
+
+    device = next(model.parameters()).device
+    batches = math.ceil(len(images) / recipe.batch_size)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for epoch in range(start, recipe.epochs):
+            torch.manual_seed(seed * 1_000_003 + epoch)
+            model.train()
+            for batch, (x, y) in enumerate(_augmented(images, labels, recipe, epoch)):
+                for group in optimizer.param_groups:
+                    group["lr"] = _rate(recipe, (epoch * batches + batch + 1) / (recipe.epochs * batches))
+                x = x.to(device).contiguous(memory_format=torch.channels_last)
+                with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bfloat16):
+                    scores = model(x)
+                loss = F.cross_entropy(scores.float(), y.to(device))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                if math.isfinite(recipe.clip):
+                    nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+                optimizer.step()
+                on_progress(Progress(epoch, recipe.epochs, batch + 1, batches, loss.item()))
+            if path is not None:
+                _save(path, model, optimizer, recipe, seed, epoch + 1)
+            if test is not None:
+                error = test_error(model, *test)
+                on_progress(Progress(epoch, recipe.epochs, batches, batches, loss.item(), error))
+    return model.eval()
+
+
+@torch.no_grad()
+def test_error(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = 500) -> float:
+    """The share of images that the model gets wrong, in eval mode and full precision.
+
+    >>> test_error(nn.Flatten(), torch.eye(3).view(3, 3, 1, 1), torch.tensor([0, 1, 1]))
+    0.3333333333333333
+    """
+    was_training = model.training
+    model.eval()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    wrong = sum(
+        int((model(to_unit(x.to(device))).argmax(1) != y.to(device)).sum())
+        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    )
+    model.train(was_training)
+    return wrong / len(images)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Pixels as floats in [0, 1]; floats are passed through.
+
+    >>> to_unit(torch.tensor([0, 255], dtype=torch.uint8))
+    tensor([0., 1.])
+    """
+    return images if images.is_floating_point() else images.float() / 255
+
+
+def _rate(recipe: Recipe, done: float) -> float:
+    if done < recipe.warmup:
+        return recipe.learning_rate * done / recipe.warmup
+    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (done - recipe.warmup) / (1 - recipe.warmup)))
+
+
+def _augmented(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch of batches, shuffled, shifted, cropped and mirrored by the global stream seeded for it."""
+    side = recipe.side(epoch, images.shape[-1])
+    pad = recipe.shift if side == images.shape[-1] else 0  # a smaller crop moves about inside the image as it is
+    for chosen in torch.randperm(len(images)).split(recipe.batch_size):
+        x = to_unit(images[chosen])
+        room = images.shape[-1] + 2 * pad - side
+        if room > 0:
+            x = F.pad(x, (pad, pad, pad, pad))
+            corners = torch.randint(0, room + 1, (len(x), 2))
+            rows = corners[:, 0, None] + torch.arange(side)
+            columns = corners[:, 1, None] + torch.arange(side)
+            x = x[torch.arange(len(x))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        if recipe.flip:
+            x = torch.where(torch.rand(len(x), 1, 1, 1) < 0.5, x.flip(-1), x)
+        yield x, labels[chosen]
+
+
+def _save(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int, epoch: int
+) -> None:
+    """Write the state beside its final name and rename it, so that a kill never leaves half a checkpoint."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state: dict[str, Any] = {
+        "epoch": epoch, "seed": seed, "recipe": asdict(recipe),
+        "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+    }  # fmt: skip
+    partial = path.with_name(path.name + ".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int) -> int:
+    state = torch.load(path, weights_only=True, map_location="cpu")
+    if state["recipe"] != asdict(recipe) or state["seed"] != seed:
+        raise ValueError(
+            f"{path} was written by another recipe or seed: {state['recipe']}, seed {state['seed']}. "
+            "Hint: give another checkpoint path, or remove that file to start afresh."
+        )
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["epoch"])
