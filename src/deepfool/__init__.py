@@ -14,16 +14,22 @@ if TYPE_CHECKING:
     from deepfool import errors as errors
     from deepfool.attacks.adversarial import Adversarial as Adversarial
     from deepfool.attacks.adversarial import Status as Status
+    from deepfool.attacks.affine import affine as affine
+    from deepfool.attacks.linearization import deepfool as deepfool
+    from deepfool.classifier import Classifier as Classifier
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Adversarial": "deepfool.attacks.adversarial",
+    "Classifier": "deepfool.classifier",
     "Status": "deepfool.attacks.adversarial",
+    "affine": "deepfool.attacks.affine",
+    "deepfool": "deepfool.attacks.linearization",
     "errors": "",
 }
 
-__all__ = ["Adversarial", "Status", "__version__", "errors"]
+__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,203 @@
+"""INPUT: any model seen as class scores.
+
+A `Classifier` calls a model and reads what comes back as an (n, c) tensor of scores whose largest entry is the
+decision. While attacks run, the model is frozen: in eval mode, with no gradient asked of its weights, and given back
+exactly as it was found.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepfool.errors import InputError, ModelError
+
+Model = Callable[[Tensor], Any]
+
+DEFAULT_MEMORY_BUDGET = 512 * 2**20
+"""Bytes that one chunk of gradient rows may take, besides the forward pass itself."""
+
+
+class ProbabilityWarning(UserWarning):
+    """The model returns probabilities; their logarithm is attacked, which is exact but for saturation."""
+
+
+class Classifier:
+    """A model read as scores.
+
+    `threshold` is where a single-output model decides (class 1 above it, class 0 at or below it); its scores become
+    (0, f - threshold), which makes Algorithm 1 a case of Algorithm 2. `probabilities` says whether the outputs are
+    probabilities; None means: look at the first batch.
+
+    >>> f = Classifier(nn.Linear(3, 1))
+    >>> f(torch.zeros(2, 3)).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        threshold: float | None = None,
+        probabilities: bool | None = None,
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    ) -> None:
+        if not callable(model):
+            raise InputError(
+                f"model must be a torch.nn.Module or a function of a batch, got {type(model).__name__}.",
+                hint="deepfool.models.as_module reads scikit-learn estimators and JAX functions.",
+            )
+        self.model = model
+        self.threshold = threshold
+        self.probabilities = probabilities
+        self.memory_budget = memory_budget
+        self.batched_rows = True
+        """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
+        self.row_bytes: int | None = None
+        """What one gradient row of one sample takes, estimated from the first forward pass."""
+
+    @staticmethod
+    def of(model: Model | Classifier, threshold: float | None = None) -> Classifier:
+        """The model itself if it is a Classifier already, else a Classifier around it."""
+        return model if isinstance(model, Classifier) else Classifier(model, threshold=threshold)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The scores of a batch: (n, c), c >= 2, float32 or float64."""
+        try:
+            output = self.model(x)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+                raise
+            raise ModelError(
+                f"the model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}, "
+                f"on {x.device}: {error}",
+                hint=self._explain_failure(x),
+            ) from error
+        scores = _find_scores(output)
+        if not scores.is_floating_point():
+            raise ModelError(f"the model must return floating-point scores, got {scores.dtype}.")
+        return self._read(scores.to(torch.promote_types(scores.dtype, torch.float32)), len(x))
+
+    def _read(self, z: Tensor, n: int) -> Tensor:
+        shape = tuple(z.shape)
+        if z.ndim == 0 or z.ndim > 2:
+            raise ModelError(
+                f"the model must return scores of shape (n, classes), (n, 1) or (n,), got {shape}.",
+                hint="flatten the output, or pick the class dimension inside the model.",
+            )
+        if len(z) != n:
+            raise ModelError(f"the model returned {len(z)} rows of scores for a batch of {n}: shape {shape}.")
+        if z.ndim == 2 and z.shape[1] == 0:
+            raise ModelError("the model returned no class scores at all.")
+        if z.ndim == 1 or z.shape[1] == 1:
+            return self._read_single(z.reshape(n))
+        if self.probabilities is None:
+            self.probabilities = _look_like_probabilities(z.detach())
+            if self.probabilities:
+                _warn_of_probabilities("softmax")
+        return z.clamp_min(torch.finfo(z.dtype).tiny).log() if self.probabilities else z
+
+    def _read_single(self, f: Tensor) -> Tensor:
+        last = _last_layer(self.model)
+        if isinstance(last, nn.Softmax | nn.LogSoftmax):
+            raise ModelError(
+                "the model has one class only (a softmax over a single output): no decision can change.",
+                hint="remove the softmax to use the output as a single logit.",
+            )
+        if self.probabilities is None:
+            self.probabilities = isinstance(last, nn.Sigmoid)
+            if self.probabilities:
+                _warn_of_probabilities("sigmoid")
+        if self.probabilities:
+            f = torch.logit(f, eps=torch.finfo(f.dtype).eps)
+            cut = torch.logit(torch.tensor(0.5 if self.threshold is None else self.threshold)).item()
+        else:
+            cut = self.threshold or 0.0
+        return torch.stack([torch.zeros_like(f), f - cut], dim=1)
+
+    def _explain_failure(self, x: Tensor) -> str:
+        weights = [p for p in self._parameters() if p.is_floating_point()]
+        if weights and weights[0].dtype != x.dtype:
+            return f"the weights are {weights[0].dtype} and x is {x.dtype}: convert one of them."
+        if weights and weights[0].device != x.device:
+            return f"the weights are on {weights[0].device} and x is on {x.device}: move one of them."
+        return "call the model on this batch by itself; x needs a batch dimension first."
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
+
+    @contextmanager
+    def frozen(self) -> Iterator[Classifier]:
+        """Eval mode, weights that ask for no gradient, gradients enabled; all of it undone at the end.
+
+        Training flags, `requires_grad`, `.grad` and the random streams are as before afterwards, whatever happened.
+        """
+        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        parameters = self._parameters()
+        flags = [(module, module.training) for module in modules]
+        asked = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
+        cuda = sorted({p.device.index or 0 for p in parameters if p.device.type == "cuda"})
+        with torch.random.fork_rng(devices=cuda), torch.inference_mode(False), torch.enable_grad():
+            try:
+                if any(training for _, training in flags):
+                    for module in modules:  # not model.eval(): exported programs refuse it, subclasses override it
+                        module.training = False
+                for parameter in parameters:
+                    parameter.requires_grad_(False)
+                yield self
+            finally:
+                for module, training in flags:
+                    module.training = training
+                for parameter, wanted, grad in asked:
+                    parameter.requires_grad_(wanted)
+                    parameter.grad = grad
+
+
+def _find_scores(output: Any) -> Tensor:
+    """The tensor of scores in what a model returned: itself, `.logits`, a dict's "logits", or a tuple's first."""
+    if isinstance(output, Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(output, Mapping):
+        named = [output[key] for key in ("logits", "scores", "output") if isinstance(output.get(key), Tensor)]
+        found = named or [value for value in output.values() if isinstance(value, Tensor)][:2]
+        if named or len(found) == 1:
+            return found[0]
+        raise ModelError(
+            f"cannot tell which entry of the model's output holds the scores: {sorted(map(str, output))}.",
+            hint='return the scores under the key "logits".',
+        )
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise ModelError(
+        f"the model must return a tensor of scores, got {type(output).__name__}.",
+        hint="a tensor, an object with .logits, a dict with logits, or a tuple that begins with them.",
+    )
+
+
+def _look_like_probabilities(z: Tensor) -> bool:
+    z = z[z.isfinite().all(1)]
+    return len(z) > 0 and bool((z >= 0).all()) and bool(((z.sum(1) - 1).abs() < 1e-4).all())
+
+
+def _warn_of_probabilities(kind: str) -> None:
+    warnings.warn(
+        f"the model returns probabilities ({kind}); their logarithm is attacked. Where they saturate at 0 or 1 the "
+        f"gradient vanishes: return the scores before the {kind} instead.",
+        ProbabilityWarning,
+        stacklevel=2,
+    )
+
+
+def _last_layer(model: Model) -> nn.Module | None:
+    layers = [m for m in model.modules() if not list(m.children())] if isinstance(model, nn.Module) else []
+    return layers[-1] if layers else None

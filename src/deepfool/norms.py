@@ -1,0 +1,170 @@
+"""What depends on the norm, and nothing else: lp norms, their duals, and the smallest step to a hyperplane.
+
+Everything works on the last dimension and batches over the others, so one call serves (samples, features) and
+(samples, classes, features) alike. A hyperplane is given by its normal `w` and the `gap` that a step has to gain:
+the smallest `r`, in the p-norm, with `w . r = gap` (gap >= 0). Inside a box the step also keeps to `room`, how far
+each feature may move in the direction that gains.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepfool.errors import InputError
+
+
+def check_p(p: float) -> float:
+    """`p` as a float, or an error if no norm has it.
+
+    >>> check_p("inf")
+    inf
+    """
+    try:
+        value = float(p)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not value >= 1:
+        raise InputError(f"p must be a number in [1, inf], got {p!r}.", hint="1, 2 and inf are the usual norms.")
+    return value
+
+
+def dual(p: float) -> float:
+    """The exponent q = p / (p - 1) of the dual norm.
+
+    >>> dual(2), dual(1), dual(math.inf), dual(4)
+    (2.0, inf, 1.0, 1.3333333333333333)
+    """
+    if p == 1:
+        return math.inf
+    return 1.0 if p == math.inf else p / (p - 1)
+
+
+def norm(v: Tensor, p: float) -> Tensor:
+    """The p-norm over the last dimension, without overflow or underflow on the way.
+
+    >>> norm(torch.tensor([[3.0, 4.0], [0.0, -2.0]]), 2)
+    tensor([5., 2.])
+    >>> norm(torch.tensor([3e30, 4e30]), 2)
+    tensor(5.0000e+30)
+    """
+    if v.shape[-1] == 0:
+        return v.new_zeros(v.shape[:-1])
+    if p in (1, math.inf):
+        return _plain_norm(v, p)
+    if p == 2:
+        plain = _plain_norm(v, 2)
+        # Squares of tiny or huge entries leave the range of float32: only then pay for the scaled form.
+        if bool(((plain > 1e-15) & (plain < 1e15)).all()):
+            return plain
+    scale = _plain_norm(v, math.inf)
+    safe = torch.where((scale > 0) & scale.isfinite(), scale, torch.ones_like(scale))
+    return safe * _plain_norm(v / safe.unsqueeze(-1), p)
+
+
+def _plain_norm(v: Tensor, p: float) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(v, p, dim=-1)
+    return length
+
+
+def distance(gap: Tensor, w: Tensor, p: float) -> Tensor:
+    """The p-distance to the hyperplane, |f'| / ||w'||_q in the paper; infinite where w is zero or not finite.
+
+    >>> distance(torch.tensor([10.0, 1.0]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 2)
+    tensor([2., inf])
+    """
+    length = norm(w, dual(p))
+    usable = (length > 0) & length.isfinite() & gap.isfinite()
+    return torch.where(usable, gap / torch.where(usable, length, torch.ones_like(length)), math.inf)
+
+
+def direction(w: Tensor, p: float) -> Tensor:
+    """The u with ||u||_p = 1 that gains most: w . u = ||w||_q. It is |w|^(q-1) * sign(w), scaled; one-hot for p = 1.
+
+    >>> direction(torch.tensor([3.0, -4.0]), math.inf)
+    tensor([ 1., -1.])
+    >>> direction(torch.tensor([3.0, -4.0]), 1)
+    tensor([ 0., -1.])
+    """
+    if p == math.inf:
+        return w.sign()
+    if p == 1:
+        largest = w.abs().argmax(-1, keepdim=True)
+        return torch.zeros_like(w).scatter_(-1, largest, w.gather(-1, largest).sign())
+    u = _power(w, p)
+    return u.copysign(w) / norm(u, p).clamp_min(torch.finfo(w.dtype).tiny).unsqueeze(-1)
+
+
+def step(gap: Tensor, w: Tensor, p: float) -> Tensor:
+    """The smallest r in the p-norm with w . r = gap. Where w is zero the answer is zero: ask `distance` first.
+
+    >>> step(torch.tensor(10.0), torch.tensor([3.0, 4.0]), 2)
+    tensor([1.2000, 1.6000])
+    """
+    if p == 2:  # gap * w / ||w||^2 in one pass over w
+        length = norm(w, 2)
+        factor = torch.where(length > 0, gap / length / length, torch.zeros_like(length))
+        if bool(factor.isfinite().all()):
+            return factor.unsqueeze(-1) * w
+    reach = distance(gap, w, p)
+    return torch.where(reach.isfinite(), reach, torch.zeros_like(reach)).unsqueeze(-1) * direction(w, p)
+
+
+def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """The smallest r with w . r = gap whose entries move along sign(w) by at most `room` (>= 0, may be infinite).
+
+    Also says where that is possible; elsewhere r goes to the farthest corner, which gains most.
+
+    >>> r, possible = step_in_box(torch.tensor([5.0]), torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 9.0]]), 2)
+    >>> r, possible
+    (tensor([[1., 3.]]), tensor([True]))
+    """
+    a = w.abs()
+    most = torch.where(a > 0, a * room, torch.zeros_like(a)).sum(-1)
+    possible = (most >= gap) & most.isnan().logical_not() & a.isfinite().all(-1) & (a.amax(-1) > 0)
+    moved = _fill_largest_first(gap, a, room) if p == 1 else _raise_together(gap, a, room, p)
+    moved = torch.where(possible.unsqueeze(-1), moved, torch.where(a > 0, room, torch.zeros_like(room)))
+    return moved * w.sign(), possible
+
+
+def _power(w: Tensor, p: float) -> Tensor:
+    """|w|^(q-1), after scaling by the largest entry so that large powers stay in range (1 < p < inf)."""
+    a = w.abs()
+    a = a / a.amax(-1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+    return a if p == 2 else a ** (1 / (p - 1))
+
+
+def _fill_largest_first(gap: Tensor, a: Tensor, room: Tensor) -> Tensor:
+    """p = 1: a unit of movement gains |w_i|, so take the largest |w_i| to its bound, then the next, the last partly."""
+    a_sorted, order = a.sort(-1, descending=True)
+    room_sorted = room.gather(-1, order)
+    gain = torch.where(a_sorted > 0, a_sorted * room_sorted, torch.zeros_like(a))
+    before = torch.nn.functional.pad(gain.cumsum(-1)[..., :-1], (1, 0))  # what the larger ones gain together
+    take = ((gap.unsqueeze(-1) - before) / a_sorted.clamp_min(torch.finfo(a.dtype).tiny)).clamp_min(0)
+    take = torch.where(a_sorted > 0, torch.minimum(take, room_sorted), torch.zeros_like(a))
+    return torch.zeros_like(a).scatter_(-1, order, take)
+
+
+def _raise_together(gap: Tensor, a: Tensor, room: Tensor, p: float) -> Tensor:
+    """p > 1: r_i = min(t |w_i|^(q-1), room_i) for the one t that closes the gap (the KKT conditions).
+
+    The gain is concave and piecewise linear in t, so Newton's method from t = 0 climbs to the root without passing
+    it, and is exact once the set of entries at their bound no longer grows.
+    """
+    u = (a > 0).to(a.dtype) if p == math.inf else _power(a, p)
+    gain_rate = a * u
+    full_gain = torch.where(a > 0, a * room, torch.zeros_like(a))
+    bound = torch.zeros_like(a, dtype=torch.bool)
+    tiny = torch.finfo(a.dtype).tiny
+    t = torch.zeros_like(gap)
+    for _ in range(a.shape[-1] + 1):
+        rest = gap - torch.where(bound, full_gain, torch.zeros_like(a)).sum(-1)
+        rate = torch.where(bound, torch.zeros_like(a), gain_rate).sum(-1)
+        t = torch.where(rate > tiny, torch.maximum(t, rest / rate.clamp_min(tiny)), t)
+        now = (t.unsqueeze(-1) * u >= room) & (a > 0)
+        if bool((now == bound).all()):
+            break
+        bound = now
+    return torch.where(bound, room, torch.minimum(t.unsqueeze(-1) * u, room))

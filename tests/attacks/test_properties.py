@@ -1,0 +1,108 @@
+"""What must hold on any classifier."""
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from deepfool import Status, deepfool
+from tests.attacks.test_reference import CREEPING
+from tests.oracles import mlp
+
+seeds = st.integers(0, 10**6)
+norms = st.sampled_from([1.0, 1.5, 2.0, math.inf])
+boxes = st.sampled_from([None, (0.0, 1.0)])
+kinds = st.sampled_from([nn.ReLU, nn.Tanh])
+
+
+def case(seed, kind, n=7, classes=5):
+    model = mlp((6, 16, 12, classes), kind, seed)
+    return model, torch.rand(n, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_same(a, b, scale=1.0):
+    """Equal to 1e-5, but for samples that creep up to a boundary by steps of the size of rounding errors."""
+    clear = (a.iterations <= CREEPING) & (b.iterations <= CREEPING)
+    assert torch.equal(a.iterations <= CREEPING, b.iterations <= CREEPING)
+    assert torch.equal(a.status[clear], b.status[clear])
+    assert torch.equal(a.iterations[clear], b.iterations[clear])
+    torch.testing.assert_close(a.r[clear] * scale, b.r[clear], rtol=1e-5, atol=1e-7 * scale)
+
+
+@given(seeds, norms, boxes, kinds)
+def test_a_batch_equals_its_samples_one_by_one(seed, p, bounds, kind):
+    model, x = case(seed, kind)
+    together = deepfool(model, x, p=p, bounds=bounds)
+    for i in range(len(x)):
+        assert_same(deepfool(model, x[i : i + 1], p=p, bounds=bounds), together.rows(torch.tensor([i])))
+
+
+@given(seeds, norms, boxes, kinds)
+def test_permuting_the_classes_permutes_the_answer(seed, p, bounds, kind):
+    model, x = case(seed, kind)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+    a, b = deepfool(model, x, p=p, bounds=bounds), deepfool(lambda v: model(v)[:, order], x, p=p, bounds=bounds)
+    assert_same(a, b)
+    assert torch.equal(a.adv_label, order[b.adv_label])
+    assert torch.equal(a.label, order[b.label])
+
+
+@given(seeds, norms, boxes, kinds, st.floats(-50, 50), st.floats(1e-3, 1e3))
+def test_shifting_and_scaling_the_scores_changes_nothing(seed, p, bounds, kind, shift, scale):
+    model, x = case(seed, kind)
+    a = deepfool(model, x, p=p, bounds=bounds)
+    b = deepfool(lambda v: scale * model(v) + shift, x, p=p, bounds=bounds)
+    assert_same(a, b)
+
+
+@given(seeds, norms, kinds, st.floats(0.01, 100))
+def test_scaling_the_inputs_scales_the_perturbation(seed, p, kind, scale):
+    model, x = case(seed, kind)
+    a, b = deepfool(model, x, p=p), deepfool(lambda v: model(v / scale), x * scale, p=p)
+    assert_same(a, b, scale)
+
+
+@given(seeds, norms, boxes, kinds, st.sampled_from([torch.float32, torch.float64]))
+def test_what_is_marked_fooled_is_fooled_in_any_batch(seed, p, bounds, kind, dtype):
+    model, x = case(seed, kind, n=40)
+    model, x = model.to(dtype), x.to(dtype)
+    result = deepfool(model, x, p=p, bounds=bounds)
+    sure = result.fooled
+    for size in (1, 7, 40):
+        again = torch.cat([model(part) for part in result.x.split(size)]).argmax(1)
+        assert (again[sure] != result.label[sure]).all()
+        assert (again[sure] == result.adv_label[sure]).all()
+    assert result.norm[~sure].isinf().all()
+    if bounds:
+        assert ((result.x >= 0) & (result.x <= 1)).all()
+
+
+@given(seeds, norms, boxes, kinds)
+def test_masked_features_stay(seed, p, bounds, kind):
+    model, x = case(seed, kind)
+    mask = torch.tensor([True, False, True, False, True, True])
+    result = deepfool(model, x, p=p, bounds=bounds, mask=mask)
+    assert (result.r[:, ~mask] == 0).all()
+    assert result.fooled.any() or bounds
+
+
+@given(seeds, norms, boxes, kinds)
+def test_targets_are_reached_and_are_never_nearer_than_the_nearest(seed, p, bounds, kind):
+    model, x = case(seed, kind)
+    label = model(x).argmax(1)
+    target = (label + 1) % 5
+    result = deepfool(model, x, p=p, bounds=bounds, target=target, max_iter=100)
+    assert (model(result.x).argmax(1)[result.fooled] == target[result.fooled]).all()
+    assert (result.status[~result.fooled] != Status.MISCLASSIFIED).all()
+
+
+@given(seeds, kinds)
+def test_candidates_restrict_the_classes(seed, kind):
+    model, x = case(seed, kind, classes=9)
+    everything, same = deepfool(model, x), deepfool(model, x, candidates=8)
+    assert_same(everything, same)
+    few = deepfool(model, x, candidates=2)
+    assert (few.backwards <= 2 * few.iterations).all()
+    assert few.fooled.any()

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from torch import nn
+
+from deepfool.classifier import Classifier
+from deepfool.errors import ModelError
+from deepfool.jacobian import Tangent
+from tests.oracles import mlp
+
+
+def gather_rows(f, x, classes, reference):
+    return torch.cat([rows for _, rows in Tangent(f, x).difference_rows(classes, reference)], 1)
+
+
+def expected_rows(model, x, classes, reference):
+    jacobian = torch.stack([torch.autograd.functional.jacobian(lambda v: model(v[None])[0], sample) for sample in x])
+    n = torch.arange(len(x))
+    return jacobian[n[:, None], classes] - jacobian[n, reference][:, None]
+
+
+class NoBatchingRule(torch.autograd.Function):
+    """Squares its input, with a detour through NumPy on the way back that no batched backward pass can take."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * torch.from_numpy(grad.numpy())
+
+
+class Unbatchable(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(NoBatchingRule.apply(x))
+
+
+@pytest.fixture
+def case():
+    model = mlp((6, 9, 5), nn.Tanh)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    classes = torch.tensor([[0, 3], [1, 2], [4, 3], [0, 1]])
+    return model, x, classes, torch.tensor([1, 0, 2, 3])
+
+
+def test_rows_are_differences_of_gradients(case):
+    model, x, classes, reference = case
+    torch.testing.assert_close(gather_rows(Classifier(model), x, classes, reference), expected_rows(*case))
+
+
+@pytest.mark.parametrize("budget", [1, 3000, 10**9])
+def test_chunks_change_nothing(case, budget):
+    model, x, classes, reference = case
+    f = Classifier(model, memory_budget=budget)
+    torch.testing.assert_close(gather_rows(f, x, classes, reference), expected_rows(*case))
+    assert Tangent(f, x).rows_at_once(2) == (2 if budget > 1 else 1)
+
+
+def test_an_operator_without_a_batching_rule_falls_back_to_single_rows(case):
+    model, x, classes, reference = case
+    f = Classifier(Unbatchable(model))
+    rows = gather_rows(f, x, classes, reference)
+    assert not f.batched_rows
+    torch.testing.assert_close(rows, expected_rows(f.model, x, classes, reference))
+
+
+def test_batched_rows_are_used_where_they_can_be(case):
+    model, x, classes, reference = case
+    f = Classifier(model)
+    gather_rows(f, x, classes, reference)
+    assert f.batched_rows
+
+
+def test_memory_is_bounded_whatever_the_number_of_classes():
+    """The rows of 1000 classes at 224 pixels would take 600 MB a sample; a chunk keeps to its budget."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 1000)
+    )
+    f = Classifier(model, memory_budget=64 * 2**20)
+    x = torch.rand(1, 3, 224, 224)
+    tangent = Tangent(f, x)
+    largest = 0
+    for _, rows in tangent.difference_rows(torch.arange(1, 1000)[None], torch.tensor([0])):
+        largest = max(largest, rows.numel() * rows.element_size())
+    assert 0 < largest <= 64 * 2**20
+
+
+def test_scores_cut_from_the_input_are_reported():
+    with pytest.raises(ModelError, match="differentiate"):
+        Tangent(Classifier(lambda x: x.detach() * 2), torch.rand(2, 3))

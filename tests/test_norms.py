@@ -1,0 +1,78 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfool.errors import InputError
+from deepfool.norms import check_p, direction, distance, dual, norm, step, step_in_box
+from tests.oracles import solve_boxed
+
+ALL_P = [1.0, 1.5, 2.0, 4.0, math.inf]
+
+
+@pytest.mark.parametrize("p", [*ALL_P, 1.0001, 1000.0])
+def test_direction_has_unit_norm_and_attains_the_dual_norm(p):
+    w = torch.randn(20, 30, dtype=torch.float64)
+    u = direction(w, p)
+    torch.testing.assert_close(norm(u, p), torch.ones(20, dtype=torch.float64))
+    torch.testing.assert_close((w * u).sum(-1), norm(w, dual(p)))
+
+
+@pytest.mark.parametrize("p", ALL_P)
+def test_step_closes_the_gap_at_the_distance(p):
+    w, gap = torch.randn(20, 30, dtype=torch.float64), torch.rand(20, dtype=torch.float64)
+    r = step(gap, w, p)
+    torch.testing.assert_close((w * r).sum(-1), gap)
+    torch.testing.assert_close(norm(r, p), distance(gap, w, p))
+
+
+@pytest.mark.parametrize("p", ALL_P)
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_tiny_and_huge_gradients_stay_in_range(p, scale):
+    w = torch.tensor([[3.0, -4.0, 0.0]])
+    r = step(torch.tensor([scale]), w * scale, p)
+    torch.testing.assert_close(r, step(torch.tensor([1.0]), w, p))
+
+
+def test_zero_and_broken_normals_are_infinitely_far():
+    w = torch.tensor([[0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1.0, 1.0]])
+    for p in ALL_P:
+        assert distance(torch.ones(4), w, p).isfinite().tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("p", ALL_P)
+@given(seed=st.integers(0, 10**6), tightness=st.floats(0.05, 1.2))
+def test_boxed_steps_match_an_independent_solver(p, seed, tightness):
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 12))
+    w = rng.normal(size=d) * (rng.random(d) < 0.8)
+    low, high = -rng.random(d), rng.random(d) * (rng.random(d) < 0.9)
+    most = np.maximum(w * low, w * high).sum()
+    gap = tightness * most + 1e-9
+    room = np.where(w > 0, high, -low)
+    r, possible = step_in_box(*(torch.tensor(v)[None] for v in (gap, w, room)), p)
+    expected = solve_boxed(w, gap, low, high, p)
+    assert bool(possible[0]) == math.isfinite(expected)
+    assert ((r[0].numpy() >= low - 1e-12) & (r[0].numpy() <= high + 1e-12)).all()
+    if possible:
+        assert norm(r, p).item() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+        assert (w * r[0].numpy()).sum() == pytest.approx(gap, rel=1e-9)
+    else:
+        assert (w * r[0].numpy()).sum() == pytest.approx(most)
+
+
+@pytest.mark.parametrize("p", ALL_P)
+def test_a_box_without_walls_gives_the_free_step(p):
+    w, gap = torch.randn(5, 8, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
+    r, possible = step_in_box(gap, w, torch.full_like(w, math.inf), p)
+    assert possible.all()
+    torch.testing.assert_close(r, step(gap, w, p))
+
+
+@pytest.mark.parametrize("p", [0.5, 0, -1, math.nan, "two", None])
+def test_an_impossible_p_is_refused(p):
+    with pytest.raises(InputError, match="p must be a number in"):
+        check_p(p)
