@@ -38,6 +38,8 @@ class Progress:
     done: int = 0
     total: int | None = None
     """Bytes, in steps that can be measured."""
+    lasting: bool = False
+    """Whether this should stay to be read, such as a source that failed."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -79,7 +81,7 @@ def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProg
                     check(builtin, split, images, labels, each)
             except DataError as error:
                 problems.append(f"{each}: {error}")
-                on_progress(Progress(f"{each} did not work: {error}"))
+                on_progress(Progress(f"{each} did not work: {error}", lasting=True))
                 continue
             on_progress(Progress("writing the cache"))
             for split, (images, labels) in splits.items():
@@ -148,7 +150,7 @@ def _is_cached(builtin: Builtin, home: Path, on_progress: OnProgress) -> bool:
         for split in builtin.splits:
             read_builtin(builtin, split, home)
     except DataError as error:
-        on_progress(Progress(f"replacing a damaged file: {error}"))
+        on_progress(Progress(f"replacing a damaged file: {error}", lasting=True))
         return False
     return True
 
