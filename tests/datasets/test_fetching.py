@@ -112,6 +112,13 @@ def test_archives_put_there_by_hand_are_taken(tiny: catalog.Builtin, server: Ser
     assert server.requests == []
 
 
+def test_leftovers_of_a_killed_process_are_cleared(tiny: catalog.Builtin, tmp_path: Path) -> None:
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / ".tiny-test.safetensors.1-1.partial").write_bytes(b"half")
+    fetch_builtin(tiny, "official", tmp_path, ignore)
+    assert [path for path in (tmp_path / "datasets").iterdir() if path.name.startswith(".")] == []
+
+
 def test_two_at_once_fetch_once(tiny: catalog.Builtin, server: Server, tmp_path: Path) -> None:
     came_from: list[str] = []
     threads = [

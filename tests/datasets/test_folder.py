@@ -59,6 +59,7 @@ def test_sub_folders_are_classes_in_order(tmp_path: Path) -> None:
 def test_lists_of_labels(tmp_path: Path, name: str, content: str) -> None:
     paint(tmp_path / "in" / "a.png", RED)
     paint(tmp_path / "b.png", BLUE)
+    paint(tmp_path / ".thumbnails" / "b.png", BLUE)  # what is hidden is nobody's data
     (tmp_path / name).write_text(content, encoding="utf-8")
     data = load(f"folder:{tmp_path}", size=8)
     assert data.labels.tolist() == [2, 0]

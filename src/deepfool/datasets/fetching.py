@@ -84,6 +84,8 @@ def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProg
                 on_progress(Progress(f"{each} did not work: {error}", lasting=True))
                 continue
             on_progress(Progress("writing the cache"))
+            for left in (home / "datasets").glob(f".{builtin.name}-*.partial"):  # by a process that was killed
+                left.unlink(missing_ok=True)
             for split, (images, labels) in splits.items():
                 cache.write(
                     split_file(builtin.name, split, home), save({"images": images, "labels": labels.to(torch.uint8)})

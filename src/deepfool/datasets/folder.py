@@ -190,5 +190,7 @@ def _images(folder: Path, pattern: str) -> Iterator[Path]:
     return (
         path
         for path in folder.glob(pattern)
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
     )
