@@ -3,8 +3,8 @@
     torch x ──dlpack──▶ jax x ──vjp──▶ scores, pullback
     torch grad ◀──dlpack── pullback(v) ◀──dlpack── v
 
-The pullback is an operator of its own with a rule for torch's vmap, so that many rows of a Jacobian
-(`is_grads_batched=True`) become one `jax.vmap` over the pullback instead of a loop.
+Many rows of a Jacobian (`is_grads_batched=True`, or torch.func.jacrev) become one `jax.vmap` over the
+pullback instead of a loop.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        return _Pullback.apply(grads[0], ctx.pullback, ctx.like), None  # type: ignore[no-untyped-call]
+        return _pull(grads[0], ctx.pullback, ctx.like), None
 
 
 class _Pullback(torch.autograd.Function):
@@ -102,6 +102,26 @@ class _Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise ModelError("Gradients of gradients do not cross the bridge to JAX.", hint="use a first-order attack")
+
+
+def _pull(v: Tensor, pullback: Callable[[Any], tuple[Any]], like: Tensor) -> Tensor:
+    """v^T J, also for the stack of v that `is_grads_batched=True` hides inside one tensor.
+
+    That flag runs on torch's first vmap, which knows no rules for functions of ours; the stack is taken out and put
+    back with the two functions that vmap itself uses. Should a later torch lack them, the call below raises a
+    RuntimeError, and rows are asked for one by one.
+    """
+    if not _is_stack(v):
+        return _Pullback.apply(v, pullback, like)  # type: ignore[no-untyped-call,no-any-return]
+    jax = require("jax", extra="jax", purpose=PURPOSE)
+    rows = torch._remove_batch_dim(v, 1, 0, 0)  # level 1: the flag does not nest
+    pulled = _Pullback.apply(rows, jax.vmap(pullback), like)  # type: ignore[no-untyped-call]
+    return torch._add_batch_dim(pulled, 0, 1)
+
+
+def _is_stack(v: Tensor) -> bool:
+    known = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
+    return known is not None and known(v)
 
 
 def _call(function: Callable[[Any], Any], x: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ def from_sklearn(estimator: Any, *, dtype: torch.dtype = torch.float64) -> Linea
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> estimator = LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
-    >>> from_sklearn(estimator)(torch.tensor([[1.5]])).abs() < 1e-6
-    tensor([[True]])
+    >>> row = torch.tensor([[0.25]])
+    >>> bool(abs(from_sklearn(estimator)(row).item() - estimator.decision_function(row)[0]) < 1e-6)
+    True
     """
     scale, shift, final = _take_apart(estimator)
     weight, bias = _coefficients(final)
@@ -69,8 +70,8 @@ def _scaling(name: str, step: Any) -> tuple[Any, Any]:
     if step is None or step == "passthrough":
         return np.float64(1), np.float64(0)
     if isinstance(step, preprocessing.StandardScaler) and hasattr(step, "n_features_in_"):
-        factor = np.float64(1) if step.scale_ is None else 1 / step.scale_
-        return factor, np.float64(0) if step.mean_ is None else -step.mean_ * factor
+        factor = 1 / step.scale_ if step.with_std else np.float64(1)
+        return factor, -step.mean_ * factor if step.with_mean else np.float64(0)
     if isinstance(step, preprocessing.MaxAbsScaler) and hasattr(step, "scale_"):
         return 1 / step.scale_, np.float64(0)
     if isinstance(step, preprocessing.MinMaxScaler) and hasattr(step, "scale_") and not step.clip:
@@ -107,7 +108,7 @@ def _check(estimator: Any, module: LinearScores) -> None:
     rows = np.random.default_rng(0).normal(size=(8, module.in_features))
     theirs = estimator.decision_function(rows)
     ours = module(torch.as_tensor(rows)).detach().numpy()
-    if theirs.size != ours.size or len(module.classes) != max(2, module.out_features):
+    if theirs.size != ours.size or module.out_features != (1 if len(module.classes) == 2 else len(module.classes)):
         raise InputError(
             f"One label per row was expected of {type(estimator).__name__}, got scores of shape {theirs.shape}.",
             hint="multi-label and one-against-one classifiers have no single set of class scores",
