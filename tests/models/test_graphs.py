@@ -111,6 +111,13 @@ def test_onnx_operator_that_the_converter_lacks(tmp_path: Path):
         resolve(f"onnx:{tmp_path / 'odd.onnx'}")
 
 
+def test_onnx_weights_that_are_computed_are_refused_with_a_way_out():
+    """The test data of the onnx package has such files: their weights come from ConstantOfShape."""
+    light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
+    with pytest.raises(ModelError, match="computes the weight 'conv1_w_0' instead of storing it"):
+        resolve(f"onnx:{light}")
+
+
 def test_onnx_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_onnx(tmp_path / "small.onnx")
     monkeypatch.setitem(sys.modules, "onnx2torch", None)

@@ -183,8 +183,10 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_huggingface_gives_what_its_own_pipeline_gives(vit: Path, gradients):
+def test_huggingface_gives_what_its_own_pipeline_gives(vit: Path, gradients, capfd):
+    capfd.readouterr()
     source = resolve(f"hf:{vit}")
+    assert capfd.readouterr() == ("", "")
     assert source.classes == ("cat", "dog", "newt")
     assert source.input_shape == (3, 32, 32)
     network = transformers.AutoModelForImageClassification.from_pretrained(vit).eval()

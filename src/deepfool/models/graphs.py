@@ -71,6 +71,11 @@ def build_onnx(text: str, *, pretrained: bool = True) -> Built:
         network = onnx2torch.convert(graph)
     except NotImplementedError as error:
         raise ModelError(f"{path} uses an ONNX operator that onnx2torch does not know: {error}") from error
+    except KeyError as error:  # a name that is not among the stored weights
+        raise ModelError(
+            f"{path} computes the weight {error} instead of storing it, which onnx2torch cannot take.",
+            hint="fold its constants first, for example with onnxsim",
+        ) from error
     except Exception as error:  # protobuf, checker and converter errors share no base class
         raise ModelError(f"{path} could not be read as an ONNX network: {type(error).__name__}: {error}") from error
     batch, shape = _onnx_input(path, graph.graph)

@@ -5,11 +5,12 @@ Resizing and cropping stay with the data: they change the shape of an input, not
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def build_huggingface(text: str, *, pretrained: bool) -> Built:
     processor = _fetch(f"hf:{name}", lambda: transformers.AutoImageProcessor.from_pretrained(name, **settings))
     family = transformers.AutoModelForImageClassification
     if trained:
-        network = _fetch(f"hf:{name}", lambda: family.from_pretrained(name, config=config, **settings))
+        with _silent(transformers):
+            network = _fetch(f"hf:{name}", lambda: family.from_pretrained(name, config=config, **settings))
     else:
         network = family.from_config(config, trust_remote_code=False)
     preprocessing, shape = preprocessing_of(processor)
@@ -147,6 +149,19 @@ def build_huggingface(text: str, *, pretrained: bool) -> Built:
         input_shape=shape,
         classes=tuple(str(config.id2label[index]) for index in range(config.num_labels)),
     )
+
+
+@contextlib.contextmanager
+def _silent(transformers: Any) -> Iterator[None]:
+    """No progress bar of theirs: drawing is for the command line."""
+    settings = transformers.utils.logging
+    drawn = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            settings.enable_progress_bar()
 
 
 class ReverseChannels(nn.Module):
