@@ -1,0 +1,223 @@
+"""Image classifiers from torchvision, timm and Hugging Face transformers, with their own normalisation put inside.
+
+Resizing and cropping stay with the data: they change the shape of an input, not the space that attacks move in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepfool.errors import InputError, ModelError
+from deepfool.models.building import Built, flag, require, split_options, unknown_name
+from deepfool.models.checkpoints import weights_only
+from deepfool.models.preprocessing import Normalize
+
+# Operators that torchvision describes when it is imported, in the words of its C++ sources.
+TORCHVISION_OPERATORS = {
+    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+
+
+def import_torchvision(*, extra: str, purpose: str) -> Any:
+    """Import torchvision, also where its compiled operators do not load.
+
+    The wheels on PyPI are built against the CUDA build of torch; beside a CPU-only torch of the same version their
+    library cannot be opened. torchvision means to carry on without it, but trips over the description of its two
+    box-suppression operators, which are then missing. No classifier calls them, so their names are declared here,
+    without a body, and the import goes through; calling them still fails, as torchvision intends.
+    """
+    if "torchvision" in sys.modules:
+        return sys.modules["torchvision"]
+    try:
+        return require("torchvision", extra=extra, purpose=purpose)
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error):
+            raise
+    for name, schema in TORCHVISION_OPERATORS.items():
+        if not hasattr(torch.ops.torchvision, name):
+            torch.library.define(f"torchvision::{name}", schema)
+    return require("torchvision", extra=extra, purpose=purpose)
+
+
+def build_torchvision(text: str, *, pretrained: bool) -> Built:
+    """Build `NAME[?weights=DEFAULT|none|IMAGENET1K_V1][&num_classes=N]` from torchvision's classifiers."""
+    models = import_torchvision(extra="torchvision", purpose="torchvision:NAME").models
+    name, options = split_options(text, {"weights": str, "num_classes": int})
+    if name not in (names := models.list_models(module=models)):
+        raise unknown_name("torchvision classifier", name, names)
+    available = models.get_model_weights(name)
+    weights = _torchvision_weights(available, options.pop("weights", "DEFAULT")) if pretrained else None
+    if weights is not None and options:
+        raise InputError(
+            f"num_classes cannot change for weights that are trained already, got {text!r}.",
+            hint="add weights=none, or give the trained weights as file:FILE with this as the architecture",
+        )
+    builder = models.get_model_builder(name)
+    if weights is None and "init_weights" in inspect.signature(_class_built_by(builder)).parameters:
+        options["init_weights"] = False  # torchvision warns that its slow initialisation will go; ours is not to train
+    network = _fetch(f"torchvision:{name}", lambda: builder(weights=weights, progress=False, **options))
+    recipe = (weights or available.DEFAULT).transforms()  # without weights: what the architecture is used with
+    return Built(
+        module=nn.Sequential(Normalize(recipe.mean, recipe.std), network),
+        network=network,
+        architecture=f"torchvision:{name}",
+        input_shape=(3, recipe.crop_size[0], recipe.crop_size[0]),
+        classes=tuple(weights.meta["categories"]) if weights is not None else (),
+    )
+
+
+def _class_built_by(builder: Callable[..., nn.Module]) -> Any:
+    """The class that a builder function is annotated to return; the builder takes that class's arguments too."""
+    annotation = inspect.signature(builder).return_annotation
+    return getattr(sys.modules[builder.__module__], annotation) if isinstance(annotation, str) else annotation
+
+
+def _torchvision_weights(available: Any, wanted: str) -> Any:
+    if wanted.lower() == "none":
+        return None
+    try:
+        return available[wanted]
+    except KeyError:
+        raise unknown_name("set of weights", wanted, [*available.__members__, "none"]) from None
+
+
+def build_timm(text: str, *, pretrained: bool) -> Built:
+    """Build `NAME[?pretrained=false][&num_classes=N]` with timm; `local-dir:` and `hf-hub:` names pass as they are."""
+    import_torchvision(extra="timm", purpose="timm:NAME")  # timm imports it
+    timm = require("timm", extra="timm", purpose="timm:NAME")
+    name, options = split_options(text, {"pretrained": flag, "num_classes": int})
+    if ":" not in name and not timm.is_model(name):
+        raise unknown_name("timm model", name, timm.list_models())
+    trained = options.pop("pretrained", True) and pretrained
+    network = _fetch(f"timm:{name}", lambda: timm.create_model(name, pretrained=trained, **options))
+    data = timm.data.resolve_model_data_config(network)
+    return Built(
+        module=nn.Sequential(Normalize(data["mean"], data["std"]), network),
+        network=network,
+        architecture=f"timm:{name}",
+        input_shape=tuple(data["input_size"]),
+        classes=_timm_classes(timm, network) if trained and not options else (),
+    )
+
+
+def _timm_classes(timm: Any, network: Any) -> tuple[str, ...]:
+    names = network.pretrained_cfg.get("label_names")
+    if names:
+        return tuple(names)
+    if not (subset := timm.data.infer_imagenet_subset(network)):
+        return ()
+    info = timm.data.ImageNetInfo(subset)
+    return tuple(info.index_to_description(index) for index in range(info.num_classes()))
+
+
+def build_huggingface(text: str, *, pretrained: bool) -> Built:
+    """Build `NAME_OR_DIRECTORY[?revision=R]` with transformers; code that a repository carries is never run."""
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision(extra="hf", purpose="hf:NAME")  # transformers uses it where it is installed
+    transformers = require("transformers", extra="hf", purpose="hf:NAME")
+    name, options = split_options(text, {"revision": str, "pretrained": flag})
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise InputError(f"A directory written by save_pretrained was expected, got {name!r}, which is none.")
+    trained = options.pop("pretrained", True) and pretrained
+    name = str(Path(name).expanduser()) if name.startswith("~") else name
+    settings = {"trust_remote_code": False, **options}
+    config = _fetch(f"hf:{name}", lambda: transformers.AutoConfig.from_pretrained(name, **settings))
+    processor = _fetch(f"hf:{name}", lambda: transformers.AutoImageProcessor.from_pretrained(name, **settings))
+    family = transformers.AutoModelForImageClassification
+    if trained:
+        with _silent(transformers):
+            network = _fetch(f"hf:{name}", lambda: family.from_pretrained(name, config=config, **settings))
+    else:
+        network = family.from_config(config, trust_remote_code=False)
+    preprocessing, shape = preprocessing_of(processor)
+    return Built(
+        module=nn.Sequential(*preprocessing, network),
+        network=network,
+        architecture=f"hf:{config.model_type}",
+        input_shape=shape,
+        classes=tuple(str(config.id2label[index]) for index in range(config.num_labels)),
+    )
+
+
+@contextlib.contextmanager
+def _silent(transformers: Any) -> Iterator[None]:
+    """No progress bar of theirs: drawing is for the command line."""
+    settings = transformers.utils.logging
+    drawn = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            settings.enable_progress_bar()
+
+
+class ReverseChannels(nn.Module):
+    """RGB to BGR, and back.
+
+    >>> ReverseChannels()(torch.arange(3.0).view(1, 3, 1, 1)).flatten().tolist()
+    [2.0, 1.0, 0.0]
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flip(1)
+
+
+def preprocessing_of(processor: Any) -> tuple[list[nn.Module], tuple[int, ...]]:
+    """Read what an image processor does to a pixel by showing it images of one colour.
+
+    Processors rescale, shift, normalise and reorder channels under many names and defaults. An image of one colour
+    goes through resizing and cropping unchanged, so black and white give the two coefficients of each channel, and a
+    third colour tells the order of the channels and whether that was all.
+    """
+    black, white, colour = (_show(processor, rgb) for rgb in ((0, 0, 0), (255, 255, 255), (51, 102, 204)))
+    shape = tuple(black.shape)
+    lowest, highest, seen = (image.double().mean(dim=(1, 2)) for image in (black, white, colour))
+    slope = highest - lowest
+    normalize = Normalize((-lowest / slope).tolist(), (1 / slope).tolist())
+    rgb = torch.tensor([0.2, 0.4, 0.8], dtype=torch.float64)
+    for order in ([], [ReverseChannels()]):
+        expected = slope * (rgb.flip(0) if order else rgb) + lowest
+        if len(slope) == 3 and torch.allclose(expected, seen, atol=1e-4):
+            return [*order, normalize], shape
+    raise ModelError(
+        f"{type(processor).__name__} does more to a pixel than an affine map per channel.",
+        hint="build the model with its preprocessing inside in your own code, and name it as py:package.module:factory",
+    )
+
+
+def _show(processor: Any, rgb: tuple[int, int, int]) -> Tensor:
+    image = np.full((256, 256, 3), rgb, dtype=np.uint8)
+    pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
+    if pixels.ndim != 3 or float((pixels.amax(dim=(1, 2)) - pixels.amin(dim=(1, 2))).max()) > 1e-3:
+        raise ModelError(
+            f"{type(processor).__name__} was expected to turn an image of one colour into one, got {pixels.shape}."
+        )
+    return pixels
+
+
+def _fetch(spec: str, build: Callable[[], Any]) -> Any:
+    """Run what may read a cache, a disk or the network, and turn its many errors into one that names the model."""
+    try:
+        with weights_only():
+            return build()
+    except pickle.UnpicklingError as error:
+        raise ModelError(f"The weights of {spec} are a pickle that could run code; they were not opened.") from error
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{spec} could not be built: {type(error).__name__}: {error}",
+            hint="weights are downloaded on first use; without a connection, load your own as file:FILE with the "
+            "architecture beside it",
+        ) from error
