@@ -147,6 +147,9 @@ def test_error(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int
     return wrong / len(images)
 
 
+test_error.__test__ = False  # type: ignore[attr-defined]  # its name makes pytest take it for a test
+
+
 def to_unit(images: Tensor) -> Tensor:
     """Pixels as floats in [0, 1]; floats are passed through.
 
