@@ -11,6 +11,7 @@ import sys
 import typer
 
 from deepfool import __version__
+from deepfool.cli import data
 
 app = typer.Typer(
     name="deepfool",
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data.app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,67 @@
+"""Where downloaded data and weights are kept, and how a file gets there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from deepfool.errors import DataError
+
+
+def home() -> Path:
+    """The cache folder: `DEEPFOOL_HOME`, else `deepfool` in the user's cache folder (XDG). It need not exist yet.
+
+    >>> os.environ["DEEPFOOL_HOME"] = "/somewhere/else"
+    >>> home().as_posix()
+    '/somewhere/else'
+    >>> del os.environ["DEEPFOOL_HOME"]
+    """
+    if own := os.environ.get("DEEPFOOL_HOME"):
+        return Path(own).expanduser()
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification asks for relative paths to be ignored.
+    return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "deepfool"
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder of the cache, or say how to choose another cache.
+
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     make_folder(Path(here) / "a" / "b").is_dir()
+    True
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return folder
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file under a passing name and rename it, so that nobody ever reads half of it.
+
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     write(Path(here) / "a.txt", b"whole")
+    ...     [(file.name, file.read_bytes()) for file in Path(here).iterdir()]
+    [('a.txt', b'whole')]
+    """
+    make_folder(path.parent)
+    passing = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with passing.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        passing.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        passing.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path} cannot be written: {error.strerror or error}.",
+        hint="set DEEPFOOL_HOME to a folder that can be written and has room.",
+    )

