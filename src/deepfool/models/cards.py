@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import nn
 
+from deepfool import cache
 from deepfool.errors import DataError
 
 
@@ -62,8 +62,8 @@ def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
         sha256=hashlib.sha256(content).hexdigest(),
         **about,
     )
-    _replace(path, content)
-    _replace(path.with_suffix(".json"), (json.dumps(asdict(card), indent=2) + "\n").encode())
+    cache.write(path, content)
+    cache.write(path.with_suffix(".json"), (json.dumps(asdict(card), indent=2) + "\n").encode())
     return card
 
 
@@ -103,13 +103,3 @@ def read_weights(model: nn.Module, path: Path, *, sha256: str | None = None) -> 
     except RuntimeError as error:  # torch lists what is missing, left over or of another shape
         raise DataError(f"{path}: {error}") from error
     return model
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with partial.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
