@@ -26,6 +26,7 @@ def home() -> Path:
 def make_folder(folder: Path) -> Path:
     """Make a folder of the cache, or say how to choose another cache.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
     ...     make_folder(Path(here) / "a" / "b").is_dir()
     True
@@ -40,6 +41,7 @@ def make_folder(folder: Path) -> Path:
 def write(path: Path, content: bytes) -> None:
     """Write a file under a passing name and rename it, so that nobody ever reads half of it.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
     ...     write(Path(here) / "a.txt", b"whole")
     ...     [(file.name, file.read_bytes()) for file in Path(here).iterdir()]

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from torch import Tensor, nn
+    from torch import nn
 
     from deepfool.datasets.data import Data
     from deepfool.models.zoo import Entry, Published
@@ -73,18 +73,18 @@ def check_model(
     entry = _entry(name)
     if entry.data == "imagenet" and data is None:
         raise InputError(f"{name} classifies ImageNet, which nobody may pass on.", hint="--data folder:DIR")
-    if weights is not None:
-        card = read_card(weights)
-        model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
+    card = entry.card if weights is None else read_card(weights)
+    if weights is None or card is None:
+        model = load(name)
     else:
-        model, card = load(name), entry.card  # type: ignore[assignment]
-    test_set = datasets.load(data or entry.data, split="test")
+        model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
+    test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1])
     error = _measure(model.to(device), test_set, entry)
-    own = card is not None and card.data_sha256.get("test") == test_set.fingerprint()
-    known = f"card {100 * card.test_error:.2f} %" if own else ("not the data of its card" if card else "no card")
+    promised = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
+    known = "no card for this data" if promised is None else f"card {100 * promised:.2f} %"
     paper = "" if entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
     typer.echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)} ({known}{paper})")
-    if own and abs(error - card.test_error) > SAME:
+    if promised is not None and abs(error - promised) > SAME:
         typer.secho(f"error: {name} does not do what its card says.", err=True, fg="red")
         raise typer.Exit(1)
 
@@ -144,26 +144,18 @@ def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> fl
     from rich.console import Console
     from rich.progress import track
 
+    from deepfool.errors import DataError
     from deepfool.training import test_error
 
     wrong = 0
     starts = range(0, len(data), batch)
     for start in track(starts, entry.name, console=Console(stderr=True), transient=True):
         chosen = list(range(start, min(start + batch, len(data))))
-        images = _crop(data.batch(chosen), entry)
+        images = data.batch(chosen)
+        if tuple(images.shape[1:]) != entry.input_shape:
+            raise DataError(f"{entry.name} takes {entry.input_shape}, got {data.name} of {tuple(images.shape[1:])}.")
         wrong += round(test_error(model, images, data.labels[chosen]) * len(chosen))
     return wrong / len(data)
-
-
-def _crop(images: Tensor, entry: Entry) -> Tensor:
-    """The middle of images that are larger than the network's input, as ImageNet networks are tested."""
-    from deepfool.errors import DataError
-
-    _, height, width = entry.input_shape
-    above, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
-    if images.shape[1] != entry.input_shape[0] or above < 0 or left < 0:
-        raise DataError(f"{entry.name} takes images of {entry.input_shape}, got {tuple(images.shape[1:])}.")
-    return images[..., above : above + height, left : left + width]
 
 
 def _download(entry: Entry, published: Published, console: Console) -> Path:

@@ -78,8 +78,12 @@ CIFAR10 = Builtin(
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     shape=(3, 32, 32),
     splits={
-        "train": Split(50000, (0.49140, 0.48216, 0.44653), "5a9cffcd50be990d393c07345a07175a23254907389ae1b123c5ef4c0b71d992"),
-        "test": Split(10000, (0.49421, 0.48513, 0.45041), "5d8e388f492c4dd1dcaf34785d26ea8073056d850c8c3a5ab5ba948848ce92b9"),
+        "train": Split(
+            50000, (0.49140, 0.48216, 0.44653), "5a9cffcd50be990d393c07345a07175a23254907389ae1b123c5ef4c0b71d992"
+        ),
+        "test": Split(
+            10000, (0.49421, 0.48513, 0.45041), "5d8e388f492c4dd1dcaf34785d26ea8073056d850c8c3a5ab5ba948848ce92b9"
+        ),
     },
     mirrors=("https://www.cs.toronto.edu/~kriz",),
     archives=(Archive("cifar-10-binary.tar.gz", 170052171, "md5:c32a1d4ab5d03f1284b67883e8d87530"),),

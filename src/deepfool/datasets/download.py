@@ -23,11 +23,11 @@ ATTEMPTS = 4
 """How often a broken transfer is taken up again before the next mirror is tried."""
 
 
-class _Unreachable(Exception):
+class _UnreachableError(Exception):
     """The server did not answer, or refused: trying again at once is of no use."""
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """The transfer stopped before the end; what came is kept."""
 
 
@@ -52,7 +52,7 @@ def download(urls: Sequence[str], to: Path, *, hash: str, on_bytes: OnBytes = la
     for url in urls:
         try:
             _transfer(url, to.with_name(to.name + ".part"), hash, on_bytes)
-        except (_Unreachable, _Broken) as problem:
+        except (_UnreachableError, _BrokenError) as problem:
             problems.append(f"{url}: {problem}")
         else:
             to.with_name(to.name + ".part").replace(to)
@@ -77,18 +77,18 @@ def matches(path: Path, hash: str) -> bool:
 
 def _transfer(url: str, part: Path, hash: str, on_bytes: OnBytes) -> None:
     """Fill `part` until its hash is right."""
-    problem = _Broken("no attempt was made")
+    problem = _BrokenError("no attempt was made")
     for _ in range(ATTEMPTS):
         resumed = part.exists() and part.stat().st_size > 0
         try:
             _append(url, part, on_bytes)
-        except _Broken as broken:
+        except _BrokenError as broken:
             problem = broken
             continue
         if matches(part, hash):
             return
         part.unlink()
-        problem = _Broken(f"wrong hash, expected {hash}")
+        problem = _BrokenError(f"wrong hash, expected {hash}")
         # Bytes left by an earlier run may be at fault: one clean start. A fresh transfer that is wrong stays wrong.
         if not resumed:
             break
@@ -105,9 +105,9 @@ def _append(url: str, part: Path, on_bytes: OnBytes) -> None:
         error.close()
         if error.code == 416:  # nothing lies beyond what we have: the hash will tell whether that is the file
             return
-        raise _Unreachable(f"HTTP {error.code} {error.reason}") from error
+        raise _UnreachableError(f"HTTP {error.code} {error.reason}") from error
     except (urllib.error.URLError, OSError, http.client.HTTPException, ValueError) as error:
-        raise _Unreachable(str(getattr(error, "reason", error))) from error
+        raise _UnreachableError(str(getattr(error, "reason", error))) from error
     with response:
         start = have if _continues(response, have) else 0
         length = response.headers.get("Content-Length", "")
@@ -122,9 +122,9 @@ def _append(url: str, part: Path, on_bytes: OnBytes) -> None:
                     done += len(block)
                     on_bytes(done, total)
             except (OSError, http.client.HTTPException) as error:
-                raise _Broken(f"broke off after {done} bytes: {error}") from error
+                raise _BrokenError(f"broke off after {done} bytes: {error}") from error
     if total is not None and done < total:
-        raise _Broken(f"broke off after {done} of {total} bytes")
+        raise _BrokenError(f"broke off after {done} of {total} bytes")
 
 
 def _continues(response: http.client.HTTPResponse, have: int) -> bool:

@@ -1,0 +1,194 @@
+"""A folder of image files, decoded when they are asked for."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepfool.datasets.data import Data, positions, to_unit
+from deepfool.datasets.pictures import SUFFIXES, read_picture
+from deepfool.errors import DataError
+
+LARGEST_LABEL = 999_999
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image of the folder."""
+
+    file: str
+    """Relative to the folder, with forward slashes."""
+    label: int
+    name: str = ""
+    """The name of the label, where there is one."""
+
+
+class Folder(Data):
+    """Images of a folder, as RGB of one size. Labels come from (the first that is there):
+
+    - `labels.json`: a list of objects with `file`, `label` and optionally `name`, or an object {file: label};
+    - `labels.csv`: the columns file, label and optionally name, with or without a heading;
+    - one sub-folder per class, labelled 0, 1, ... in the order of their names.
+
+    Labels are integers, -1 for an unknown one. Every image in the folder must have one.
+    """
+
+    def __init__(self, root: Path, size: int = 224) -> None:
+        if not root.is_dir():
+            raise DataError(f"{root}: there is no such folder.")
+        entries, classes = read_entries(root)
+        super().__init__(root.resolve().name, torch.tensor([entry.label for entry in entries]), classes)
+        self._root = root
+        self._files = [entry.file for entry in entries]
+        self._size = size
+
+    def batch(self, indices: Sequence[int] | Tensor) -> Tensor:
+        return to_unit(self._pixels(positions(indices, len(self))))
+
+    def images(self) -> Tensor:
+        return self._pixels(range(len(self)))
+
+    def file(self, index: int) -> str | None:
+        return self._files[index]
+
+    def _pixels(self, indices: Sequence[int]) -> Tensor:
+        pixels = torch.empty(len(indices), 3, self._size, self._size, dtype=torch.uint8)
+        for row, index in enumerate(indices):
+            path = self._root / self._files[index]
+            pixels[row] = read_picture(path, str(path), size=self._size)
+        return pixels
+
+    def _compute_fingerprint(self) -> str:
+        digest = hashlib.sha256(f"size {self._size}\n".encode())
+        for file, label in zip(self._files, self.labels.tolist(), strict=True):
+            try:
+                content = (self._root / file).read_bytes()
+            except OSError as error:
+                raise DataError(f"{self._root / file} cannot be read: {error.strerror}.") from error
+            digest.update(f"{label} {file}\n{hashlib.sha256(content).hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+
+def read_entries(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
+    """The images of a folder with their labels, and the names of the classes."""
+    for name, reader in (("labels.json", _read_json), ("labels.csv", _read_csv)):
+        if (root / name).is_file():
+            entries = list(reader(root / name))
+            _check_listed(root, root / name, entries)
+            return entries, _class_names(root / name, entries)
+    return _read_sub_folders(root)
+
+
+def _read_json(path: Path) -> Iterator[Entry]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} is not valid JSON: {error}") from error
+    if isinstance(content, dict):
+        content = [{"file": file, "label": label} for file, label in content.items()]
+    if not isinstance(content, list):
+        raise DataError(f"{path}: expected a list of {{file, label}} or an object {{file: label}}.")
+    for number, row in enumerate(content):
+        if not isinstance(row, dict) or not isinstance(row.get("file"), str):
+            raise DataError(f"{path}: entry {number} must be an object with a file name under `file`, got {row!r}.")
+        name = row.get("name")
+        yield Entry(row["file"], _as_label(path, row["file"], row.get("label")), "" if name is None else str(name))
+
+
+def _read_csv(path: Path) -> Iterator[Entry]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as CSV: {error}") from error
+    columns = ["file", "label", "name"]
+    if rows and "file" in (heading := [cell.strip().lower() for cell in rows[0]]):
+        if "label" not in heading:
+            raise DataError(f"{path}: expected a column named label, got {', '.join(heading)}.")
+        columns, rows = heading, rows[1:]
+    for row in rows:
+        cells = dict(zip(columns, (cell.strip() for cell in row), strict=False))
+        label = cells.get("label", "")
+        whole = int(label) if label.removeprefix("-").isdecimal() else label or None
+        yield Entry(cells.get("file", ""), _as_label(path, cells.get("file", ""), whole), cells.get("name", ""))
+
+
+def _as_label(path: Path, file: str, label: Any) -> int:
+    if label is None:
+        raise DataError(f"{path}: {file} has no label.", hint="give -1 where the label is unknown.")
+    if isinstance(label, bool) or not isinstance(label, int):
+        raise DataError(f"{path}: the label of {file} must be an integer, got {label!r}.")
+    if not -1 <= label <= LARGEST_LABEL:
+        raise DataError(f"{path}: the label of {file} must lie in -1..{LARGEST_LABEL}, got {label}.")
+    return label
+
+
+def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
+    """Every listed file is there, inside the folder, once; every image that is there is listed."""
+    if not entries:
+        raise DataError(f"{path} lists no images.")
+    listed: set[PurePosixPath] = set()
+    for entry in entries:
+        file = PurePosixPath(entry.file)
+        # Links are followed (data is often laid out with them); it is what the list says that is not trusted.
+        if not entry.file or file.is_absolute() or ".." in file.parts or "\\" in entry.file or ":" in file.parts[0]:
+            raise DataError(f"{path}: {entry.file!r} must be a path inside {root}, with forward slashes.")
+        if not (root / file).is_file():
+            raise DataError(f"{path}: {entry.file} is listed, but {root / file} is not there.")
+        if file in listed:
+            raise DataError(f"{path}: {entry.file} is listed twice.")
+        listed.add(file)
+    for image in sorted(_images(root, "**/*")):
+        if PurePosixPath(image.relative_to(root).as_posix()) not in listed:
+            raise DataError(f"{image} has no label in {path}.", hint="list it, with -1 if its label is unknown.")
+
+
+def _class_names(path: Path, entries: list[Entry]) -> tuple[str, ...]:
+    names: dict[int, str] = {}
+    for entry in entries:
+        if entry.name and entry.label >= 0 and names.setdefault(entry.label, entry.name) != entry.name:
+            raise DataError(
+                f"{path}: label {entry.label} is named {names[entry.label]!r}, but {entry.name!r} at {entry.file}."
+            )
+    return tuple(names.get(label, "") for label in range(max(names) + 1)) if names else ()
+
+
+def _read_sub_folders(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if loose := sorted(_images(root, "*")):
+        raise DataError(
+            f"{loose[0]} has no label.", hint="put it into a sub-folder named after its class, or add a labels.json."
+        )
+    entries = []
+    for label, folder in enumerate(folders):
+        if nested := sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            raise DataError(
+                f"{nested[0]} is a folder inside the class folder {folder.name}.",
+                hint=f"if {folder.name} is a split and not a class, give folder:{folder}.",
+            )
+        entries += [
+            Entry(f"{folder.name}/{image.name}", label, folder.name)
+            for image in sorted(_images(folder, "*"), key=lambda image: image.name)
+        ]
+    if not entries:
+        raise DataError(
+            f"{root} holds no images.",
+            hint="expected one sub-folder per class, or image files with a labels.json or labels.csv.",
+        )
+    return entries, tuple(folder.name for folder in folders)
+
+
+def _images(folder: Path, pattern: str) -> Iterator[Path]:
+    return (
+        path
+        for path in folder.glob(pattern)
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )

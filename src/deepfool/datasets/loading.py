@@ -1,0 +1,99 @@
+"""`load`: from whatever the caller has to `Data`."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from deepfool.datasets import arrays, bundled, fetching, wrapped
+from deepfool.datasets.catalog import BUILTINS
+from deepfool.datasets.data import Data
+from deepfool.errors import InputError
+
+NAMES: tuple[str, ...] = (*BUILTINS, *bundled.SAMPLES)
+"""The data sets known by name."""
+
+KINDS = ("folder:DIR", "npz:FILE", "hf:NAME")
+
+
+def load(
+    spec: Any, *, split: str = "test", size: int | None = None, on_progress: fetching.OnProgress = lambda _: None
+) -> Data:
+    """Make `Data` from a name, a place, a PyTorch dataset or loader, or a pair (samples, labels).
+
+    - `mnist`, `cifar10`: in full, fetched into the cache when first used (`on_progress` is told how far it is);
+    - `mnist-sample`, `cifar10-sample`: parts of their test splits that ship with the package;
+    - `folder:DIR`: image files, labelled by sub-folder, `labels.json` or `labels.csv`;
+    - `npz:FILE`: arrays `x` and `y`;
+    - `hf:NAME`, `hf:NAME:CONFIG`, `hf:DIR`: a data set of Hugging Face's `datasets`.
+
+    `split` chooses a split of the data sets that have them. `size` is the side to which the images of `folder:` (224
+    if it is not given) and `hf:` are brought; data that is stored as arrays keeps its shape.
+
+    >>> load("mnist-sample")
+    Arrays(mnist-sample: 1000 samples, 10 classes)
+    >>> load("mnits")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: there is no data set called 'mnits'. Hint: did you mean mnist?
+    """
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise InputError(f"size must be a whole number of pixels, got {size!r}.")
+    if isinstance(spec, str):
+        return _load_named(spec, split, size, on_progress)
+    if isinstance(spec, Data):
+        return spec
+    if isinstance(spec, DataLoader):
+        return wrapped.from_loader(spec)
+    if isinstance(spec, Dataset):
+        return wrapped.from_dataset(spec)
+    if isinstance(spec, tuple | list) and len(spec) == 2 and isinstance(spec[0], Tensor | np.ndarray):
+        return arrays.from_pair(spec[0], spec[1])
+    raise InputError(
+        f"data must be a name, a torch Dataset or DataLoader, or a pair (samples, labels), got {type(spec).__name__}.",
+        hint="for a torch-like dataset that is none of these, give (x, labels).",
+    )
+
+
+def _load_named(spec: str, split: str, size: int | None, on_progress: fetching.OnProgress) -> Data:
+    kind, colon, place = spec.partition(":")
+    if spec in bundled.SAMPLES:
+        if split != "test":
+            raise InputError(
+                f"{spec} has only the test split, got {split!r}.",
+                hint=f"{bundled.SAMPLES[spec].origin} has all of them.",
+            )
+        return bundled.read_sample(spec)
+    if spec in BUILTINS:
+        if split not in BUILTINS[spec].splits:
+            raise InputError(f"{spec} has the splits {' and '.join(BUILTINS[spec].splits)}, got {split!r}.")
+        if not fetching.split_file(spec, split).exists():
+            fetching.fetch(spec, on_progress=on_progress)
+        return fetching.read(spec, split)
+    if colon and place:
+        if kind == "folder":
+            from deepfool.datasets.folder import Folder
+
+            return Folder(Path(place).expanduser(), size or 224)
+        if kind == "npz":
+            return arrays.from_npz(Path(place).expanduser())
+        if kind == "hf":
+            from deepfool.datasets.hub import from_hub
+
+            return from_hub(place, split=split, size=size)
+    raise InputError(f"there is no data set called {spec!r}.", hint=_suggest(spec))
+
+
+def _suggest(spec: str) -> str:
+    if Path(spec).is_dir():
+        return f"for a folder of images give folder:{spec}."
+    if spec.endswith(".npz"):
+        return f"for a file give npz:{spec}."
+    if close := difflib.get_close_matches(spec, NAMES, n=1):
+        return f"did you mean {close[0]}?"
+    return f"choose from {', '.join((*NAMES, *KINDS))}."
