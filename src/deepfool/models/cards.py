@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,15 +57,24 @@ def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
     (9, True)
     """
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    content = safetensors.torch.save(state, metadata={"name": str(about["name"]), "format": "pt"})
+    # One entry only: safetensors writes several in an order of its own, and the same weights would differ in hash.
+    content = safetensors.torch.save(state, metadata={"format": "pt"})
     card = Card(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         sha256=hashlib.sha256(content).hexdigest(),
         **about,
     )
+    text = json.dumps(_plain(asdict(card)), indent=2, allow_nan=False) + "\n"
     cache.write(path, content)
-    cache.write(path.with_suffix(".json"), (json.dumps(asdict(card), indent=2) + "\n").encode())
-    return card
+    cache.write(path.with_suffix(".json"), text.encode())
+    return read_card(path)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no limit is null there."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if value == math.inf else value
 
 
 def read_card(path: Path) -> Card:
@@ -101,5 +111,5 @@ def read_weights(model: nn.Module, path: Path, *, sha256: str | None = None) -> 
     except SafetensorError as error:
         raise DataError(f"{path}: not a safetensors file ({error}).") from error
     except RuntimeError as error:  # torch lists what is missing, left over or of another shape
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     return model
