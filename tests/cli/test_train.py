@@ -95,6 +95,18 @@ def test_the_card_tells_how_the_weights_were_made(tmp_path, digits):
     assert file.read_bytes() == before
 
 
+def test_control_c_says_that_nothing_is_lost(tmp_path, digits):
+    process = start(tmp_path, digits, "--epochs", "200")
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "home" / "checkpoints").glob("*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command goes on" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

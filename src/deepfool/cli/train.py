@@ -33,6 +33,7 @@ def train_network(
     from rich.console import Console
 
     from deepfool import cache, datasets
+    from deepfool.cli.data import _drawing as drawing
     from deepfool.errors import InputError
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
@@ -51,7 +52,12 @@ def train_network(
     if out.suffix != ".safetensors":
         raise InputError(f"--out must end in .safetensors, got {out}.")
 
-    train_set, test_set = (datasets.load(data or entry.data, split=split) for split in ("train", "test"))
+    console = Console(stderr=True)
+    with drawing(console, data or entry.data) as draw_data:
+        train_set, test_set = (
+            datasets.load(data or entry.data, split=split, size=entry.input_shape[-1], on_progress=draw_data)
+            for split in ("train", "test")
+        )
     fingerprints = {"train": train_set.fingerprint(), "test": test_set.fingerprint()}
     test = test_set.images(), test_set.labels
     model = entry.build(seed).to(device)
@@ -59,15 +65,18 @@ def train_network(
     if fresh:
         state.unlink(missing_ok=True)
 
-    console = Console(stderr=True)
     _say(console, f"{name}: {recipe.epochs} epochs on {data or entry.data}; checkpoint {state}")
     if state.exists():
         _say(console, "going on from the checkpoint; --fresh starts again")
-    with _drawing(console, name, recipe.epochs) as draw:
-        train(
-            model, train_set.images(), train_set.labels, recipe,
-            test=test, seed=seed, checkpoint=state, on_progress=draw,
-        )  # fmt: skip
+    try:
+        with _drawing(console, name, recipe.epochs) as draw:
+            train(
+                model, train_set.images(), train_set.labels, recipe,
+                test=test, seed=seed, checkpoint=state, on_progress=draw,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        _say(console, "stopped; the same command goes on from the last whole epoch")
+        raise typer.Exit(130) from None
     error = test_error(model, *test)
     command = f"deepfool train {name}" + "".join(
         f" --{option} {value}"
