@@ -11,7 +11,9 @@ from deepfool.training import Recipe
 RECIPES = {
     "fc500-mnist": Recipe(epochs=15, learning_rate=0.1),
     "lenet-mnist": Recipe(epochs=10, learning_rate=0.05, bfloat16=True),
-    "lenet-cifar10": Recipe(epochs=30, learning_rate=0.05, shift=2, flip=True, bfloat16=True),
+    # Short on purpose: three times as long, with shifted images, ends at 15.9 % instead of 19.5 %, further from the
+    # paper's 22.6 %, and its rho_adv is lower by a tenth.
+    "lenet-cifar10": Recipe(epochs=10, learning_rate=0.05, flip=True, bfloat16=True),
     "nin-cifar10": Recipe(
         epochs=30, learning_rate=0.1, shift=4, flip=True, crops=((0, 24), (20, 32)), clip=1.0, bfloat16=True
     ),
