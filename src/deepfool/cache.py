@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from deepfool.errors import DataError
@@ -48,7 +49,7 @@ def write(path: Path, content: bytes) -> None:
     [('a.txt', b'whole')]
     """
     make_folder(path.parent)
-    passing = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    passing = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
         with passing.open("wb") as stream:
             stream.write(content)

@@ -96,8 +96,12 @@ def _drawing(console: Console, name: str) -> Iterator[Callable[[Progress], None]
         task = bars.add_task(name, total=None)
 
         def draw(progress: Progress) -> None:
-            bars.update(
-                task, description=f"{name}: {progress.step}"[:60], completed=progress.done, total=progress.total
-            )
+            line = f"{name}: {progress.step}"
+            if progress.lasting:
+                bars.console.print(line, soft_wrap=True, highlight=False, markup=False)
+                return
+            # Bytes come faster than the eye: they wait for the next redraw, a new step does not.
+            new = bars.tasks[task].description != line
+            bars.update(task, description=line, completed=progress.done, total=progress.total, refresh=new)
 
         yield draw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,14 +76,14 @@ def from_npz(path: Path) -> Arrays:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here and not by NumPy, which would leave a broken archive open.
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} holds a single array, not an .npz archive.", hint="write it with np.savez.")
+                raise zipfile.BadZipFile("it holds a single array; write it with np.savez")
             found = {key: file[key] for key in file.files if key in _KEYS}
             others = sorted(set(file.files) - set(found))
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
+    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as an .npz archive of plain arrays: {error}") from error
     x = _one_of(found, ("x", "images"), path)
     labels = _one_of(found, ("y", "labels"), path)

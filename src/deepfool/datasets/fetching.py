@@ -38,6 +38,8 @@ class Progress:
     done: int = 0
     total: int | None = None
     """Bytes, in steps that can be measured."""
+    lasting: bool = False
+    """Whether this should stay to be read, such as a source that failed."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -79,9 +81,11 @@ def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProg
                     check(builtin, split, images, labels, each)
             except DataError as error:
                 problems.append(f"{each}: {error}")
-                on_progress(Progress(f"{each} did not work: {error}"))
+                on_progress(Progress(f"{each} did not work: {error}", lasting=True))
                 continue
             on_progress(Progress("writing the cache"))
+            for left in (home / "datasets").glob(f".{builtin.name}-*.partial"):  # by a process that was killed
+                left.unlink(missing_ok=True)
             for split, (images, labels) in splits.items():
                 cache.write(
                     split_file(builtin.name, split, home), save({"images": images, "labels": labels.to(torch.uint8)})
@@ -148,7 +152,7 @@ def _is_cached(builtin: Builtin, home: Path, on_progress: OnProgress) -> bool:
         for split in builtin.splits:
             read_builtin(builtin, split, home)
     except DataError as error:
-        on_progress(Progress(f"replacing a damaged file: {error}"))
+        on_progress(Progress(f"replacing a damaged file: {error}", lasting=True))
         return False
     return True
 

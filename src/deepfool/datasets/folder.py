@@ -139,7 +139,7 @@ def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
     for entry in entries:
         file = PurePosixPath(entry.file)
         # Links are followed (data is often laid out with them); it is what the list says that is not trusted.
-        if not entry.file or file.is_absolute() or ".." in file.parts or "\\" in entry.file or ":" in file.parts[0]:
+        if not file.parts or file.is_absolute() or ".." in file.parts or "\\" in entry.file or ":" in file.parts[0]:
             raise DataError(f"{path}: {entry.file!r} must be a path inside {root}, with forward slashes.")
         if not (root / file).is_file():
             raise DataError(f"{path}: {entry.file} is listed, but {root / file} is not there.")
@@ -190,5 +190,7 @@ def _images(folder: Path, pattern: str) -> Iterator[Path]:
     return (
         path
         for path in folder.glob(pattern)
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
     )

@@ -108,7 +108,8 @@ def from_hub(place: str, *, split: str, size: int | None) -> Hub:
     except Exception as error:
         raise DataError(
             f"hf:{place} ({split}) could not be loaded: {type(error).__name__}: {error}",
-            hint="check the name, the split and the network; a folder written by save_to_disk works offline.",
+            hint="check the name, the split and the network. Offline, a folder written by save_to_disk works, and "
+            "HF_HUB_OFFLINE=1 spares the library's retries.",
         ) from error
     return Hub(table, name.rsplit("/", 1)[-1], size)
 
