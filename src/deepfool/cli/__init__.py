@@ -11,7 +11,7 @@ import sys
 import typer
 
 from deepfool import __version__
-from deepfool.cli import data
+from deepfool.cli import data, models, train
 
 app = typer.Typer(
     name="deepfool",
@@ -21,6 +21,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
+app.command("train")(train.train_network)
 
 
 def _print_version(wanted: bool) -> None:
