@@ -41,6 +41,8 @@ class Recipe:
     networks that end in a global average; empty means the full image throughout."""
     clip: float = math.inf
     """Largest norm of the whole gradient."""
+    dropout: float | None = None
+    """The rate of all dropout layers while training; None leaves each as the network defines it."""
     bfloat16: bool = False
     """Run the layers in bfloat16 while training (weights, loss and evaluation stay in float32)."""
 
@@ -89,6 +91,9 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     # Dense layers keep their layout; convolutions are faster with the channels last.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own hints leave it out
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout) and recipe.dropout is not None:
+            layer.p = recipe.dropout
     optimizer = torch.optim.SGD(
         model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum,
         weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0,
