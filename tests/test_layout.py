@@ -11,7 +11,8 @@ SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
     "errors", "cache", "norms", "classifier", "jacobian", "attacks", "models", "datasets", "training", "finetuning",
-    "records", "engines", "evaluation", "metrics", "reporting", "experiments", "cli",
+    "manifests", "records", "engines", "evaluation", "metrics", "verification", "gates", "reporting", "experiments",
+    "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -40,7 +41,7 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors",
+        "Adversarial", "Classifier", "Run", "Status", "__version__", "affine", "deepfool", "errors", "evaluate",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
     from deepfool.attacks.affine import affine as affine
     from deepfool.attacks.linearization import deepfool as deepfool
     from deepfool.classifier import Classifier as Classifier
+    from deepfool.evaluation import evaluate as evaluate
+    from deepfool.records import Run as Run
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Adversarial": "deepfool.attacks.adversarial",
     "Classifier": "deepfool.classifier",
+    "Run": "deepfool.records",
     "Status": "deepfool.attacks.adversarial",
     "affine": "deepfool.attacks.affine",
     "deepfool": "deepfool.attacks.linearization",
     "errors": "",
+    "evaluate": "deepfool.evaluation",
 }
 
-__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors"]
+__all__ = ["Adversarial", "Classifier", "Run", "Status", "__version__", "affine", "deepfool", "errors", "evaluate"]
 
 
 def __getattr__(name: str) -> Any:
