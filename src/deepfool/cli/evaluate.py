@@ -30,9 +30,7 @@ def evaluate_model(
     out: Path | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
     limit: int | None = typer.Option(None, help="Only the first so many samples."),
     indices: str | None = typer.Option(None, metavar="0-99,205", help="Only these samples."),
-    shard: str | None = typer.Option(
-        None, metavar="3/16", help="The 3rd of 16 parts; `deepfool merge` joins them."
-    ),
+    shard: str | None = typer.Option(None, metavar="3/16", help="The 3rd of 16 parts; `deepfool merge` joins them."),
     batch_size: str = typer.Option("auto", help="Samples at once; auto halves it when memory runs out."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."),
     dtype: str = typer.Option("float32", help="float16, bfloat16, float32 or float64."),
