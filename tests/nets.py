@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -48,8 +49,9 @@ class Narrow(nn.Module):
 
 
 def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 50) -> Adversarial:
-    """deepfool, which leaves a note of the process that it ran in."""
-    (Path(os.environ["NOTES"]) / str(os.getpid())).touch()
+    """deepfool, which notes who runs what, and takes long enough to be killed on the way."""
+    (Path(os.environ["NOTES"]) / f"{os.getpid()} {float(x[0, 0])!r}").touch()
+    time.sleep(0.2)
     return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
 
 

@@ -331,16 +331,7 @@ class RunWriter:
         try:
             for left in self.folder.glob(".*.partial"):
                 left.unlink()
-            if (self.folder / MANIFEST).exists():
-                self._manifest = read_manifest(self.folder)
-                self._refuse_another()
-            elif (self.folder / RECORDS).exists():
-                raise RunError(f"{self.folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.")
-            else:
-                self._manifest = {
-                    "format": manifests.FORMAT, "identity": dict(self._identity), "samples": len(self._selection),
-                    **self._story, "sessions": [],
-                }  # fmt: skip
+            self._manifest = self._find_manifest()
             self._repair()
             self._session["rows_before"] = self.rows
             self._manifest["sessions"].append(self._session)
@@ -349,14 +340,25 @@ class RunWriter:
         except OSError as error:
             raise _unwritable(self.folder, error) from error
 
-    def _refuse_another(self) -> None:
+    def _find_manifest(self) -> dict[str, Any]:
+        """The manifest of the run that is here, if it is this one; a new one if there is none, or none to lose."""
+        new = {
+            "format": manifests.FORMAT, "identity": dict(self._identity), "samples": len(self._selection),
+            **self._story, "sessions": [],
+        }  # fmt: skip
+        if not (self.folder / MANIFEST).exists():
+            if (self.folder / RECORDS).exists():
+                raise RunError(f"{self.folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.")
+            return new
+        there = read_manifest(self.folder)
         # What was written went through JSON; so must what it is compared with.
-        now = json.loads(json.dumps(self._identity))
-        if lines := manifests.differences(self._manifest["identity"], now):
+        lines = manifests.differences(there["identity"], json.loads(json.dumps(self._identity)))
+        if lines and next(read_groups(self.folder / RECORDS), None) is not None:
             raise RunError(
                 f"{self.folder} holds another run:\n" + "\n".join(f"  {line}" for line in lines) + "\n",
                 hint="choose another folder (--out), or give the command that this run was started with.",
             )
+        return new if lines else there
 
     def _repair(self) -> None:
         """Cut off the unfinished batch at the end, and drop perturbations without rows."""
