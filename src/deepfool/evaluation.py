@@ -21,7 +21,7 @@ from deepfool import __version__, engines, manifests
 from deepfool.attacks.problem import Bounds, check_count
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.datasets import Data, load
-from deepfool.errors import InputError
+from deepfool.errors import InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
 from deepfool.records import Group, Ints, Row, Run, RunWriter
@@ -154,6 +154,8 @@ def evaluate(
         writer.note(**left, seconds=round(time.monotonic() - begin, 3), rows_after=tally.done)
     run = Run(out)
     if tally.done < tally.total:
+        if not stop.is_set():
+            raise RunError(f"{tally.total - tally.done} samples came back from no worker; the same command goes on.")
         raise Interrupted(run, tally.done)
     return run
 
