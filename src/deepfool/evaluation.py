@@ -83,6 +83,7 @@ def evaluate(
     engine: str = "local",
     ray_address: str | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    on_stop: Callable[[], None] = lambda: None,
     **knobs: Any,
 ) -> Run:
     """Attack every sample, and keep one row for each in a run folder.
@@ -111,6 +112,7 @@ def evaluate(
         engine: "local" or "ray".
         ray_address: the cluster; None starts Ray on this machine.
         on_progress: called with a `Progress` after each batch.
+        on_stop: called at the first Ctrl-C, while the batch is finished; a second Ctrl-C does not wait for it.
         **knobs: what else the attack takes, such as `overshoot` or `max_iter`.
 
     >>> import tempfile
@@ -143,7 +145,7 @@ def evaluate(
         story=_tell_story(source, samples, data, split=split, size=size, arch=arch), session=session,
         on_row=tally.add_row,
     )  # fmt: skip
-    with writer, _stopping_politely() as stop:
+    with writer, _stopping_politely(on_stop) as stop:
         tally.start()
         plan = _plan(samples, selection, writer, together, stop)
         for group in run_batches(plan) if tally.done < tally.total else ():
@@ -307,7 +309,7 @@ class _Tally:
 
 
 @contextmanager
-def _stopping_politely() -> Iterator[threading.Event]:
+def _stopping_politely(on_stop: Callable[[], None]) -> Iterator[threading.Event]:
     """The first Ctrl-C sets the event and lets the batch end; the second one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -318,6 +320,7 @@ def _stopping_politely() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        on_stop()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:

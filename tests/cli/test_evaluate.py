@@ -158,6 +158,7 @@ def test_ctrl_c_on_the_command_line(tmp_path):
     count = Run(tmp_path / "run").count
     assert 0 < count < 1000
     assert count % 4 == 0
+    assert "finishing the batch" in talk
     assert f"stopped after {count} of 1000 samples" in talk
     assert "The same command goes on." in talk
     assert "Traceback" not in talk

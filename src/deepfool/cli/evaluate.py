@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ def evaluate_model(
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 save_perturbations=save_perturbations, skip_misclassified=skip_misclassified, on_progress=draw,
+                on_stop=lambda: _say_stopping(console),
                 **read_knobs(knob),
             )  # fmt: skip
     except Interrupted as stopped:
@@ -184,21 +185,25 @@ def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], No
         yield _saying(console)
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    told = TextColumn("rho_adv {task.fields[rho]}")
-    with Bars(*columns, told, console=console, transient=True) as bars:
-        task = bars.add_task("", total=None, rate="", rho="-")
+    # Our own rate: the bar's would count the rows of earlier sessions.
+    with Bars(
+        BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), console=console, transient=True
+    ) as bars:
+        task = bars.add_task("", total=None, told="")
 
         def draw(progress: Progress) -> None:
-            bars.update(
-                task, completed=progress.done, total=progress.total, rate=f"{progress.rate:.4g}/s",
-                rho=_tell_rho(progress),
-            )  # fmt: skip
+            bars.update(task, completed=progress.done, total=progress.total, told=_tell(progress))
 
         yield draw
+
+
+def _say_stopping(console: Console) -> None:
+    # A signal may come in the middle of a write to the same stream, which Python then refuses: not worth a word.
+    with suppress(RuntimeError):
+        console.print("finishing the batch; Ctrl-C again stops at once", highlight=False)
 
 
 def _saying(console: Console) -> Callable[[Progress], None]:
@@ -209,15 +214,14 @@ def _saying(console: Console) -> Callable[[Progress], None]:
         if time.monotonic() - last < LINE_EVERY and progress.done < progress.total:
             return
         last = time.monotonic()
-        line = (
-            f"{progress.done}/{progress.total} samples, {progress.rate:.4g}/s, {progress.seconds_left:.0f} s left, "
-            f"rho_adv {_tell_rho(progress)}"
-        )
+        line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     return say
 
 
-def _tell_rho(progress: Progress) -> str:
-    text = f"{progress.rho:.4f}"
-    return f">= {text} ({progress.censored} not fooled)" if progress.censored else text
+def _tell(progress: Progress) -> str:
+    rho = f"rho_adv {progress.rho:.4f}"
+    if progress.censored:
+        rho = f"rho_adv >= {progress.rho:.4f} ({progress.censored} not fooled)"
+    return f"{progress.rate:.4g}/s, {progress.seconds_left:.0f} s left, {rho}"
