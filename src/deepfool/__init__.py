@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deepfool.attacks.adversarial import Status as Status
     from deepfool.attacks.affine import affine as affine
     from deepfool.attacks.linearization import deepfool as deepfool
+    from deepfool.attacks.trust_region import smallest as smallest
     from deepfool.classifier import Classifier as Classifier
 
 __version__ = "0.1.0"
@@ -27,9 +28,10 @@ _HOME = {
     "affine": "deepfool.attacks.affine",
     "deepfool": "deepfool.attacks.linearization",
     "errors": "",
+    "smallest": "deepfool.attacks.trust_region",
 }
 
-__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors"]
+__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors", "smallest"]
 
 
 def __getattr__(name: str) -> Any:
