@@ -11,7 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deepfool import datasets as datasets
     from deepfool import errors as errors
+    from deepfool import models as models
     from deepfool.attacks.adversarial import Adversarial as Adversarial
     from deepfool.attacks.adversarial import Status as Status
     from deepfool.attacks.affine import affine as affine
@@ -27,11 +29,24 @@ _HOME = {
     "Status": "deepfool.attacks.adversarial",
     "affine": "deepfool.attacks.affine",
     "deepfool": "deepfool.attacks.linearization",
+    "datasets": "",
     "errors": "",
+    "models": "",
     "smallest": "deepfool.attacks.trust_region",
 }
 
-__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors", "smallest"]
+__all__ = [
+    "Adversarial",
+    "Classifier",
+    "Status",
+    "__version__",
+    "affine",
+    "datasets",
+    "deepfool",
+    "errors",
+    "models",
+    "smallest",
+]
 
 
 def __getattr__(name: str) -> Any:
