@@ -275,6 +275,12 @@ def test_runs_on_different_data_or_norms_are_not_compared(tmp_path):
 # the summary
 
 
+def test_remarks_of_the_attack_are_passed_on(tmp_path):
+    """`smallest` finds by decisions alone what has no gradient, and says so."""
+    run = evaluate(nets.Flat(), nets.points(20), "smallest", out=tmp_path / "run")
+    assert any("found by decisions alone" in warning for warning in metrics.summarize(run)["warnings"])
+
+
 def test_the_summary_is_plain_json_and_warns(tmp_path):
     run = evaluate(nets.Flat(), nets.points(40), out=tmp_path / "run", max_iter=3)
     summary = json.loads(json.dumps(metrics.summarize(run), allow_nan=False))

@@ -11,11 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deepfool import datasets as datasets
     from deepfool import errors as errors
+    from deepfool import models as models
     from deepfool.attacks.adversarial import Adversarial as Adversarial
     from deepfool.attacks.adversarial import Status as Status
     from deepfool.attacks.affine import affine as affine
     from deepfool.attacks.linearization import deepfool as deepfool
+    from deepfool.attacks.trust_region import smallest as smallest
     from deepfool.classifier import Classifier as Classifier
     from deepfool.evaluation import evaluate as evaluate
     from deepfool.records import Run as Run
@@ -29,11 +32,27 @@ _HOME = {
     "Status": "deepfool.attacks.adversarial",
     "affine": "deepfool.attacks.affine",
     "deepfool": "deepfool.attacks.linearization",
+    "datasets": "",
     "errors": "",
     "evaluate": "deepfool.evaluation",
+    "models": "",
+    "smallest": "deepfool.attacks.trust_region",
 }
 
-__all__ = ["Adversarial", "Classifier", "Run", "Status", "__version__", "affine", "deepfool", "errors", "evaluate"]
+__all__ = [
+    "Adversarial",
+    "Classifier",
+    "Run",
+    "Status",
+    "__version__",
+    "affine",
+    "datasets",
+    "deepfool",
+    "errors",
+    "evaluate",
+    "models",
+    "smallest",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ Intervals are at 95 % unless told otherwise: BCa bootstrap (Efron 1987) for mean
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
@@ -28,7 +29,7 @@ import numpy as np
 
 from deepfool.attacks.adversarial import Status
 from deepfool.errors import InputError, RunError
-from deepfool.records import NORMS, Floats, Ints, Records, Run
+from deepfool.records import NORMS, Floats, Ints, Records, Row, Run
 
 RESAMPLES = 2000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -471,9 +472,15 @@ def find_warnings(run: Run, records: Records) -> list[str]:
             f"{censored} of {len(records)} samples were not fooled ({kinds}): rho_adv is a lower bound that counts "
             f"them as 0, and has no upper end."
         )
+    for reason, count in Counter(row["reason"] for row in run.rows() if _is_remark(row)).most_common(3):
+        found.append(f"{count} of the fooled samples: {reason}.")
     if zero := int((records.x["l2"] == 0).sum()):
         found.append(f"{zero} samples are all zeros and have no relative distance: they are left out of rho_adv.")
     return found
+
+
+def _is_remark(row: Row) -> bool:
+    return row["status"] == Status.FOOLED.name and "reason" in row
 
 
 def _known(norm: str) -> str:

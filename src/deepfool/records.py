@@ -7,7 +7,8 @@
 A row has `index`, `label` (predicted, the one to leave), `true_label` (null where unknown), `adv_label`, `status`,
 `iterations`, `r_p` and `x_p` (the norms of r and of x in the norm of the attack), `r_l1`, `r_l2`, `r_linf`, `x_l1`,
 `x_l2`, `x_linf`, `forwards`, `backwards`, `seconds` (its share of the time of its batch), `batch`, and `reason` where
-it was not fooled. JSON has no infinity: the norms of r are null where no perturbation was found.
+it was not fooled, or where the attack has a remark. JSON has no infinity: the norms of r are null where no perturbation
+was found.
 
 `batch` is the number of samples that were attacked and written together, so the file says by itself where a batch
 ends. A process that dies leaves at most one unfinished batch at the end of the file; it is cut off when the run is

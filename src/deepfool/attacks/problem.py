@@ -83,9 +83,14 @@ class Problem:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
 
+    def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
+        """Note the passes that these samples went through; a sample may stand in `rows` several times."""
+        self.forwards.index_add_(0, rows, torch.full_like(rows, forwards))
+        self.backwards.index_add_(0, rows, torch.full_like(rows, backwards))
+
     def look(self, rows: Tensor, y: Tensor) -> Tensor:
         """The scores at the points y of these samples, counted as a forward pass each."""
-        self.forwards[rows] += 1
+        self.count(rows, forwards=1)
         with torch.no_grad():
             return self.f(self.inputs(rows, y)).detach()
 
@@ -103,12 +108,12 @@ class Problem:
         """Where these scores show the wanted label beyond doubt of rounding."""
         return (self.margin(rows, z) > self.tolerance[rows]) & z.isfinite().all(1)
 
-    def finish(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
-        """These samples are fooled by r, as the scores z show."""
+    def finish(self, rows: Tensor, r: Tensor, adv_label: Tensor, caution: str = "") -> None:
+        """These samples are fooled by r, as a forward pass has shown."""
         self.status[rows] = Status.FOOLED
         self.r[rows] = r
-        self.adv_label[rows] = z.argmax(1)
-        self._fill_reason(rows, "")
+        self.adv_label[rows] = adv_label
+        self._fill_reason(rows, caution)
 
     def give_up(self, rows: Tensor, status: Status, why: str) -> None:
         """These samples end without an answer."""

@@ -15,6 +15,7 @@ Attack = Callable[..., Adversarial]
 
 ATTACKS: dict[str, str] = {
     "deepfool": "deepfool.attacks.linearization:deepfool",
+    "smallest": "deepfool.attacks.trust_region:smallest",
 }
 """name -> "module:function"."""
 

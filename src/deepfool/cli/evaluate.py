@@ -24,7 +24,7 @@ LINE_EVERY = 10.0
 def evaluate_model(
     model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
     data: str = typer.Option(..., help="mnist, cifar10, mnist-sample, folder:DIR, npz:FILE, hf:NAME, ..."),
-    attack: str = typer.Option("deepfool", help="A name, or module:function."),
+    attack: str = typer.Option("deepfool", help="deepfool, smallest, ..., or module:function."),
     p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
     out: Path | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),

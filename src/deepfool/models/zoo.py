@@ -69,7 +69,7 @@ class Entry:
     @property
     def recipe(self) -> Recipe | None:
         """How it is trained; None for ImageNet networks, which come trained."""
-        from deepfool.models.recipes import RECIPES  # late: training comes after models in this package
+        from deepfool.recipes import RECIPES  # late: training comes after models in this package
 
         return RECIPES.get(self.name)
 
