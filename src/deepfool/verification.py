@@ -80,7 +80,7 @@ def verify(
     `model` and `data` are needed only if the run was made from objects; whatever they are, they must have the hashes
     of the manifest. `batch_size` is that of the trial in another batch size.
     """
-    source, samples = _find(run, model, data)
+    source, samples = find_subjects(run, model, data)
     device = choose_device(device)
     own = DTYPES[run.identity["dtype"]]
     threshold = run.identity["attack"]["knobs"].get("threshold")
@@ -97,7 +97,7 @@ def verify(
     return found
 
 
-def _find(run: Run, model: Any, data: Any) -> tuple[Source, Data]:
+def find_subjects(run: Run, model: Any, data: Any) -> tuple[Source, Data]:
     """The model and the data of a run, from where the manifest says or from what the caller gives."""
     about, where = run.manifest["model"], run.manifest["data"]
     if data is None and where["spec"] is None:

@@ -11,7 +11,21 @@ import sys
 import typer
 
 from deepfool import __version__
-from deepfool.cli import check, compare, data, evaluate, merge, models, show, train, verify
+from deepfool.cli import (
+    attack,
+    check,
+    compare,
+    data,
+    evaluate,
+    figure,
+    merge,
+    models,
+    report,
+    show,
+    table,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="deepfool",
@@ -21,7 +35,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate.evaluate_model)
+app.command("attack")(attack.attack_image)
 app.command("show")(show.show_run)
+app.command("report")(report.report_runs)
+app.command("table")(table.print_table)
+app.command("figure")(figure.draw_run)
 app.command("compare")(compare.compare_runs)
 app.command("check")(check.check_run)
 app.command("verify")(verify.verify_run)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from deepfool.evaluation import Progress
+    from deepfool.records import Run
 
 LINE_EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -44,6 +45,7 @@ def evaluate_model(
     arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
     split: str = typer.Option("test", help="Of data sets that have splits."),
     size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
+    report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
     as_json: bool = typer.Option(False, "--json", help="The summary as JSON on stdout."),
 ) -> None:
@@ -75,8 +77,24 @@ def evaluate_model(
         raise typer.Exit(130) from None
     summary = summarize(run)
     draw_summary(console, summary)
+    if report:
+        _write_report(console, run)
     if as_json:
         typer.echo(json.dumps(summary, allow_nan=False))
+
+
+def _write_report(console: Console, run: Run) -> None:
+    """The page; that it cannot be written is told, but does not make the measurement fail."""
+    from deepfool.errors import DeepFoolError
+    from deepfool.reporting.page import write_report
+
+    try:
+        # The caller has just run this model and this attack: the code they name is theirs.
+        path = write_report([run], may_run_code=True)
+    except DeepFoolError as error:
+        typer.secho(f"no report: {error}", err=True, fg="yellow")
+        return
+    console.print(f"report: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from deepfool.verification import Verification
 
 
 def verify_run(
@@ -25,6 +30,7 @@ def verify_run(
     from deepfool.verification import verify
 
     found = verify(Run(run), model, data, device=device, batch_size=batch_size)
+    _keep(run, found)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), allow_nan=False))
     else:
@@ -38,3 +44,16 @@ def verify_run(
     if not found.holds:
         typer.secho(f"{run} does not hold: its rows are not what its perturbations do.", err=True, fg="red")
         raise typer.Exit(1)
+
+
+def _keep(folder: Path, found: Verification) -> None:
+    """Leave the outcome in the run folder, for the report; a folder that cannot be written to is no reason to fail."""
+    from deepfool import cache
+    from deepfool.errors import DataError
+    from deepfool.manifests import now
+    from deepfool.records import Run
+    from deepfool.reporting.provenance import VERIFICATION
+
+    outcome = {"verified": now(), "model": Run(folder).identity["model"]["sha256"], **found.as_dict()}
+    with suppress(DataError):
+        cache.write(folder / VERIFICATION, json.dumps(outcome, allow_nan=False).encode())

@@ -1,0 +1,140 @@
+"""`deepfool attack`: one image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from deepfool.models.sources import Source
+    from deepfool.reporting.single import Outcome
+
+
+def attack_image(
+    image: Path = typer.Argument(..., help="A picture file."),
+    model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
+    attack: str = typer.Option("deepfool", help="A name, or module:function."),
+    p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
+    bounds: str = typer.Option("0,1", metavar="LOW,HIGH", help="Keep x + r inside; none is the paper's way."),
+    out: Path | None = typer.Option(None, "--out", "-o", metavar="FILE.png", help="The perturbed image, in 8 bits."),
+    picture: Path | None = typer.Option(
+        None, metavar="FILE.png", help="Original, perturbed and perturbation side by side (default: beside --out)."
+    ),
+    also: str | None = typer.Option(None, "--compare", metavar="ATTACK", help="Another attack's row, such as fgsm."),
+    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
+    size: int | None = typer.Option(None, help="The side to bring the image to, if the model does not say."),
+    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
+    as_json: bool = typer.Option(False, "--json", help="For programs."),
+) -> None:
+    """Perturb one image: labels with scores, the norm, rho; writes the perturbed image and a picture of all three."""
+    from deepfool.cli.evaluate import _read_p, read_bounds, read_knobs
+    from deepfool.models.sources import resolve
+    from deepfool.reporting.single import attack_one, read_image
+
+    _check_png(out, picture)
+    source = resolve(model, arch=arch)
+    x = read_image(image, source, size)
+    limits, norm = read_bounds(bounds), _read_p(p)
+    found = [attack_one(source, x, attack, p=norm, bounds=limits, **read_knobs(knob))]
+    if also is not None:
+        found.append(attack_one(source, x, also, p=norm, bounds=limits))
+    if as_json:
+        typer.echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))
+    else:
+        for each in found:
+            _print(each)
+    failed = not found[0].fooled
+    if failed:
+        typer.secho(f"{attack} did not change the decision: {found[0].reason}", err=True, fg="red")
+    elif out is not None:
+        failed = not _write_rounded(out, source, x, found[0])
+    shown = picture or (out.with_name(f"{out.stem}-panels.png") if out is not None else None)
+    if shown is not None:
+        _write_picture(shown, x, found)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_png(*files: Path | None) -> None:
+    from deepfool.errors import InputError
+
+    for file in files:
+        if file is not None and file.suffix.lower() not in (".png", ".bmp", ".tif", ".tiff"):
+            raise InputError(
+                f"{file} must be a .png (or .bmp, .tif): other formats change pixels.", hint=f"{file.stem}.png"
+            )
+
+
+def _print(found: Outcome) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from deepfool.reporting.wording import format_number, format_percent, name_norm
+
+    table = Table("", "label", "score", "probability", box=box.SIMPLE_HEAD, title=escape(found.attack))
+    for what, rows in (("original", found.before), ("perturbed", found.after)):
+        for i, row in enumerate(rows):
+            table.add_row(what if i == 0 else "", escape(row.name), f"{row.score:.4g}", format_percent(row.probability))
+    (Console() if Console().is_terminal else Console(width=100)).print(table)
+    if found.fooled:
+        typer.echo(
+            f"{name_norm(found.p)} norm {format_number(found.norm, 4)}, rho {format_number(found.rho, 4)} "
+            f"({format_percent(found.rho)} of the image), {found.iterations} iterations"
+        )
+
+
+def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool:
+    """Write the 8-bit image and look at the file again; whether it fools."""
+    from deepfool.reporting.rounding import round_adversarial
+    from deepfool.reporting.single import classify, measure, name_label, read_back, write_image
+    from deepfool.reporting.wording import format_number, format_percent, name_norm
+
+    rounded = round_adversarial(source.module, x, found.r, found.label)
+    if rounded is None:
+        typer.secho(
+            f"{out} was not written: no 8-bit image on the way of this perturbation changes the decision. "
+            f"Hint: try another norm or attack, such as --p inf.", err=True, fg="red",
+        )  # fmt: skip
+        return False
+    write_image(out, rounded.levels)
+    label = classify(source, read_back(out))
+    if label != rounded.label:
+        typer.secho(f"{out} was written, but what is read back has the label {label}.", err=True, fg="red")
+        return False
+    size, rho = measure(x, rounded.x, found.p)
+    went = "" if rounded.scale == 1 else f", {rounded.scale:.3g} times as far as without rounding"
+    typer.echo(
+        f"{out}: in 8 bits still {name_label(source, label)}; {name_norm(found.p)} norm {format_number(size, 4)}, "
+        f"{format_percent(rho)} of the image{went}", err=True,
+    )  # fmt: skip
+    return True
+
+
+def _write_picture(path: Path, x: Tensor, found: Sequence[Outcome]) -> None:
+    from deepfool.errors import DataError
+    from deepfool.reporting.picture import Panels, as_array, draw_panels
+    from deepfool.reporting.wording import format_percent, name_norm
+
+    rows: list[Any] = [
+        Panels(
+            each.attack, as_array(x.numpy()), as_array(each.r.numpy()), each.before[0].name,
+            each.after[0].name if each.fooled else f"{each.after[0].name} (not fooled)",
+            f"{name_norm(each.p)}: {format_percent(each.rho)} of the image",
+        )
+        for each in found
+    ]  # fmt: skip
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_panels(rows).save(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+    typer.echo(f"{path}: side by side", err=True)

@@ -1,0 +1,24 @@
+"""`deepfool figure`: vector figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def draw_run(
+    words: list[str] = typer.Argument(
+        ..., metavar="RUN... KIND", help="Run folders, then curve, histogram or classes."
+    ),
+    out: Path = typer.Option(..., "--out", "-o", metavar="FILE", help="A .pdf, .svg, .eps or .png."),
+) -> None:
+    """Draw a figure of one run, or of several on the same axes."""
+    from deepfool.errors import InputError
+    from deepfool.records import Run
+    from deepfool.reporting.figures import KINDS, draw_figure
+
+    *runs, kind = words
+    if kind not in KINDS or not runs:
+        raise InputError(f"RUN... and then one of {', '.join(KINDS)} were expected, got {' '.join(words)!r}.")
+    typer.echo(draw_figure([Run(run) for run in runs], kind, out))

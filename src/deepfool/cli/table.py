@@ -1,0 +1,18 @@
+"""`deepfool table`: the figures of runs, for a document or a spreadsheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def print_table(
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders."),
+    style: str = typer.Option("markdown", "--format", help="markdown, csv or latex."),
+) -> None:
+    """Print a table with a row per run: rho_adv, its interval, accuracy, median, cost."""
+    from deepfool.records import Run
+    from deepfool.reporting.tables import format_table
+
+    typer.echo(format_table([Run(run) for run in runs], style), nl=False)

@@ -1,0 +1,144 @@
+"""The few numbers that the charts draw: nothing here grows with the number of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deepfool.attacks.adversarial import Status
+from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
+from deepfool.records import Records, Run
+
+POINTS = 161
+MOST_BINS = 40
+MOST_CLASSES = 40
+"""Beyond this many, the chart shows the most fragile and the most robust ones."""
+MOST_IN_MATRIX = 24
+"""Beyond this many classes, a list of the commonest changes takes the place of the matrix."""
+
+
+def name_class(classes: Sequence[str], label: int) -> str:
+    """The name of a label, or its number where it has none.
+
+    >>> name_class(["cat", ""], 0), name_class(["cat", ""], 1), name_class([], 7)
+    ('cat', '1', '7')
+    """
+    return (classes[label] if 0 <= label < len(classes) else "") or str(label)
+
+
+def find_end(runs: Sequence[Records]) -> float:
+    """Where the axis of eps ends: beyond it at most 1 % of the samples of any run are left to fall."""
+    ends = [0.0]
+    for records in runs:
+        sizes = records.r["p"][np.isfinite(records.r["p"])]
+        if len(sizes):
+            ends.append(float(np.quantile(sizes, 0.99)))
+    return max(ends)
+
+
+def make_curve(records: Records, end: float) -> dict[str, Any]:
+    """Accuracy against eps, up to `end`."""
+    curve = accuracy_curve(records, np.linspace(0.0, end, POINTS))
+    band = bool((curve.low < curve.accuracy).any())
+    return {
+        "eps": [float(f"{value:.6g}") for value in curve.eps],
+        "accuracy": [round(float(value), 6) for value in curve.accuracy],
+        "low": [round(float(value), 6) for value in curve.low] if band else None,
+        "labelled": curve.labelled,
+    }
+
+
+def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
+    """The distribution of ||r|| / ||x|| of some runs over the same bins; the last bin takes what lies beyond it."""
+    ratios = [relative_distances(each, "p") for each in records]
+    found = [each[np.isfinite(each)] for each in ratios]
+    everything = np.concatenate([*found, np.zeros(0)])
+    if not len(everything):
+        return {"edges": [], "shares": [], "beyond": 0.0}
+    last = float(np.quantile(everything, 0.995)) if len(everything) > 200 else float(everything.max())
+    # As many bins as the samples can fill: bars of one sample each would tell nothing.
+    bins = int(np.clip(2 * np.sqrt(min(map(len, found))), 10, MOST_BINS))
+    edges = np.linspace(0.0, last * (1 + 1e-9) or 1.0, bins + 1)
+    shares = []
+    for values, each in zip(ratios, found, strict=True):
+        counts, _ = np.histogram(np.minimum(each, last), edges)
+        shares.append([round(float(share), 6) for share in counts / max(1, len(values))])
+    return {
+        "edges": [float(f"{edge:.6g}") for edge in edges],
+        "shares": shares,
+        "beyond": float((everything > last).mean()),
+    }
+
+
+def make_classes(run: Run, records: Records) -> dict[str, Any]:
+    """rho_adv per predicted class, the most fragile first."""
+    names = run.manifest["data"]["classes"]
+    # Two of them share a bootstrap of a few hundred: enough for a bar, quick for a thousand classes.
+    found = per_class(records, "p", resamples=400 if len(np.unique(records.label)) <= MOST_CLASSES else 100)
+    rows = [
+        {
+            "label": label,
+            "name": name_class(names, label),
+            "samples": each["samples"],
+            "rho": _finite(each["rho_adv"].value),
+            "low": _finite(each["rho_adv"].low),
+            "high": _finite(each["rho_adv"].high),
+            "exact": each["rho_adv"].exact,
+            "median": _finite(each["median"].value),
+            "fooled": _finite(each["fooled"].value),
+        }
+        for label, each in found.items()
+    ]
+    rows.sort(key=lambda row: (math.inf if row["rho"] is None else row["rho"], row["label"]))
+    half = MOST_CLASSES // 2
+    shown = rows if len(rows) <= MOST_CLASSES else [*rows[:half], *rows[-half:]]
+    return {"rows": shown, "total": len(rows)}
+
+
+def make_matrix(run: Run, records: Records) -> dict[str, Any]:
+    """From class to class: the whole matrix where it can be read, and the commonest changes."""
+    names = run.manifest["data"]["classes"]
+    counts = confusion(records)
+    fooled = int(counts.sum())
+    used = np.flatnonzero(counts.any(0) | counts.any(1)).tolist()
+    if len(names) and len(names) <= MOST_IN_MATRIX:
+        used = sorted({*used, *range(len(counts))})
+    full = len(used) <= MOST_IN_MATRIX
+    order = np.argsort(-counts, axis=None, kind="stable")[:20]
+    pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, counts.shape), strict=True)] if fooled else []
+    return {
+        "names": [name_class(names, label) for label in used] if full else [],
+        "rows": _fill_rows(counts, used) if full else [],
+        "pairs": [
+            {"from": name_class(names, i), "to": name_class(names, j), "count": int(counts[i, j]),
+             "share": float(counts[i, j] / counts[i].sum())}
+            for i, j in pairs
+            if counts[i, j]
+        ],
+        "fooled": fooled,
+    }  # fmt: skip
+
+
+def _fill_rows(counts: np.ndarray[Any, Any], used: Sequence[int]) -> list[list[dict[str, Any]]]:
+    rows = []
+    for i in used:
+        total = int(counts[i].sum())
+        rows.append(
+            [
+                {"count": int(counts[i, j]), "share": float(counts[i, j] / total) if total else 0.0, "same": i == j}
+                for j in used
+            ]
+        )
+    return rows
+
+
+def count_statuses(records: Records) -> Mapping[str, int]:
+    """How the searches ended."""
+    return {status.name: int((records.status == status).sum()) for status in Status}
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

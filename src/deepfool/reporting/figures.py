@@ -1,0 +1,143 @@
+"""Vector figures for papers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepfool.errors import InputError, MissingExtraError, RunError
+from deepfool.metrics import accuracy_curve, rho_adv
+from deepfool.records import Run
+from deepfool.reporting.charts import find_end, make_classes, make_histogram
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)))
+SUFFIXES = (".pdf", ".svg", ".eps", ".png")
+
+_STYLE = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
+    "pdf.fonttype": 42, "svg.fonttype": "none", "legend.frameon": False,
+    # Names of classes and files may hold a $, which must not be read as mathematics.
+    "text.parse_math": False,
+}  # fmt: skip
+
+
+def draw_figure(runs: Sequence[Run], kind: str, out: str | Path) -> Path:
+    """Draw `curve`, `histogram` or `classes` of some runs into a .pdf, .svg, .eps or .png.
+
+    >>> draw_figure([], "pie", "x.pdf")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: the figure must be one of curve, histogram, classes, got 'pie'.
+    """
+    path = Path(out)
+    if kind not in KINDS:
+        raise InputError(f"the figure must be one of {', '.join(KINDS)}, got {kind!r}.")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"the file must end in {', '.join(SUFFIXES)}, got {path.name!r}.")
+    if not runs:
+        raise InputError("a figure needs at least one run.")
+    if len({run.p for run in runs}) > 1:
+        raise InputError("the runs minimise different norms, which do not belong on one axis.")
+    for run in runs:
+        if not run.count:
+            raise RunError(f"{run.folder} has no rows to draw.")
+    matplotlib = _import("matplotlib")
+    figure_class = _import("matplotlib.figure").Figure  # not pyplot: it would hold on to a display and to every figure
+    with matplotlib.rc_context(_STYLE):
+        figure = figure_class(figsize=(4.6, 3.0), layout="constrained")
+        KINDS[kind](figure, runs)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # No date: the same run gives the same file.
+            dated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".eps": {}, ".png": {}}
+            figure.savefig(path, dpi=200, metadata=dated[path.suffix.lower()])
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", extra="figures", purpose="deepfool figure") from error
+
+
+def _norm(run: Run) -> str:
+    return r"$\ell_\infty$" if np.isinf(run.p) else rf"$\ell_{{{run.p:g}}}$"
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    names = [str(run.manifest["model"]["spec"]) for run in runs]
+    if len(set(names)) < len(names):
+        names = [f"{name}, {run.identity['attack']['name']}" for name, run in zip(names, runs, strict=True)]
+    if len(set(names)) < len(names):
+        names = [run.folder.name for run in runs]
+    return names
+
+
+def _draw_curve(figure: Any, runs: Sequence[Run]) -> None:
+    axes = figure.subplots()
+    records = [run.records() for run in runs]
+    end = find_end(records)
+    for i, (each, name) in enumerate(zip(records, _names(runs), strict=True)):
+        curve = accuracy_curve(each, np.linspace(0, end, 400))
+        colour = PALETTE[i % len(PALETTE)]
+        axes.plot(curve.eps, 100 * curve.accuracy, color=colour, linestyle=DASHES[i % len(DASHES)], label=name)
+        if (curve.low < curve.accuracy).any():
+            axes.fill_between(curve.eps, 100 * curve.low, 100 * curve.accuracy, color=colour, alpha=0.2, linewidth=0)
+    axes.set(ylabel="accuracy (%)", ylim=(0, 102), xlim=(0, end or 1))
+    axes.set_xlabel(f"largest {_norm(runs[0])} norm of the perturbation", parse_math=True)
+    if len(runs) > 1:
+        axes.legend()
+
+
+def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
+    axes = figure.subplots()
+    records = [run.records() for run in runs]
+    found = make_histogram(records)
+    if not found["edges"]:
+        raise RunError("no perturbation was found, so there is no distribution.")
+    for i, (shares, each, name) in enumerate(zip(found["shares"], records, _names(runs), strict=True)):
+        colour = PALETTE[i % len(PALETTE)]
+        values = 100 * np.array(shares)
+        if len(runs) == 1:
+            axes.stairs(values, found["edges"], fill=True, color=colour, label=name)
+        else:
+            axes.stairs(values, found["edges"], color=colour, linestyle=DASHES[i % len(DASHES)], label=name)
+        mean = rho_adv(each, "p")
+        axes.axvline(mean.value, color="black" if len(runs) == 1 else colour, linewidth=0.8, linestyle="--")
+    axes.set(ylabel="samples (%)", xlim=(0, found["edges"][-1]))
+    axes.set_xlabel(
+        rf"$\|\hat r\| / \|x\|$ in {_norm(runs[0])} (dashed: the mean, $\hat\rho_{{\mathrm{{adv}}}}$)", parse_math=True
+    )
+    if len(runs) > 1:
+        axes.legend()
+
+
+def _draw_classes(figure: Any, runs: Sequence[Run]) -> None:
+    if len(runs) > 1:
+        raise InputError("the figure of classes takes one run.")
+    rows = [row for row in make_classes(runs[0], runs[0].records())["rows"] if row["rho"] is not None]
+    if not rows:
+        raise RunError("no class has a relative distance.")
+    figure.set_size_inches(4.6, max(1.6, 0.8 + 0.21 * len(rows)))
+    axes = figure.subplots()
+    spots = np.arange(len(rows))
+    values = np.array([row["rho"] for row in rows])
+    ends = np.array([[row["rho"] - (row["low"] or 0), (row["high"] or row["rho"]) - row["rho"]] for row in rows]).T
+    axes.barh(spots, values, xerr=np.maximum(ends, 0), color=PALETTE[0], height=0.7, error_kw={"linewidth": 0.8})
+    axes.set_yticks(spots, [row["name"] for row in rows])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(rf"$\hat\rho_{{\mathrm{{adv}}}}$ in {_norm(runs[0])}, by predicted class", parse_math=True)
+
+
+KINDS: dict[str, Callable[[Any, Sequence[Run]], None]] = {
+    "curve": _draw_curve, "histogram": _draw_histogram, "classes": _draw_classes,
+}  # fmt: skip

@@ -1,0 +1,92 @@
+"""One image as in Figure 1 of the paper: the original, the perturbed image, and the perturbation magnified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from deepfool.reporting.images import Array, Pixels, show_perturbation, to_pixels
+
+SIDE = 320
+"""Of each panel, in pixels; small images are enlarged by a whole factor."""
+GAP = 16
+LINE = 24
+
+
+@dataclass(frozen=True)
+class Panels:
+    """One row: what an attack made of an image."""
+
+    attack: str
+    x: Array
+    """(c, h, w) in [0, 1]."""
+    r: Array
+    label: str
+    adv_label: str
+    told: str
+    """Its size in words."""
+
+
+def draw_panels(rows: Sequence[Panels]) -> Image.Image:
+    """The rows below each other, each of three panels with a caption.
+
+    >>> x, r = np.zeros((1, 28, 28)), np.full((1, 28, 28), 0.1)
+    >>> draw_panels([Panels("deepfool", x, r, "7", "9", "16.8 %")]).size
+    (1024, 420)
+    """
+    width, height = 4 * GAP + 3 * SIDE, SIDE + 3 * LINE + GAP // 2 + 20 - GAP
+    sheet = Image.new("RGB", (width, len(rows) * (height + GAP) + GAP), "white")
+    for k, row in enumerate(rows):
+        _draw_row(sheet, row, GAP + k * (height + GAP))
+    return sheet
+
+
+def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
+    magnified, factor = show_perturbation(row.r)
+    panels = [
+        (to_pixels(row.x), row.label, "original"),
+        (to_pixels(row.x + row.r), row.adv_label, f"perturbed ({row.attack})"),
+        (magnified, f"perturbation ×{factor:.3g}", row.told),
+    ]
+    pen = ImageDraw.Draw(sheet)
+    for i, (pixels, name, below) in enumerate(panels):
+        left = GAP + i * (SIDE + GAP)
+        shown = _enlarge(pixels)
+        sheet.paste(shown, (left + (SIDE - shown.width) // 2, top + (SIDE - shown.height) // 2))
+        pen.rectangle((left - 1, top - 1, left + SIDE, top + SIDE), outline="#b0b7bf")
+        for text, size, colour, down in ((name, 19, "#1b1f24", 8), (below, 15, "#57606a", 8 + LINE + 4)):
+            font = ImageFont.load_default(size)
+            short = _shorten(pen, text, font)
+            middle = left + (SIDE - pen.textlength(short, font=font)) / 2
+            pen.text((middle, top + SIDE + down), short, fill=colour, font=font)
+
+
+def _enlarge(pixels: Pixels) -> Image.Image:
+    """To the size of a panel: small images by whole pixels, so that each can be seen; large ones smoothly."""
+    image = Image.fromarray(pixels).convert("RGB")
+    largest = max(image.size)
+    if largest * 2 <= SIDE:
+        times = SIDE // largest
+        return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    size = (max(1, round(image.width * SIDE / largest)), max(1, round(image.height * SIDE / largest)))
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _shorten(pen: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
+    if pen.textlength(text, font=font) <= SIDE:
+        return text
+    while text and pen.textlength(f"{text}…", font=font) > SIDE:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def as_array(x: Array) -> Array:
+    """A tensor or an array as float64.
+
+    >>> as_array(np.zeros((1, 2, 2), np.float32)).dtype
+    dtype('float64')
+    """
+    return np.asarray(x, np.float64)

@@ -1,0 +1,127 @@
+"""How it was measured, in words and facts, and the command to repeat it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from deepfool.attacks.registry import ATTACKS, complete_knobs, find_attack
+from deepfool.errors import DeepFoolError
+from deepfool.records import Run
+from deepfool.reporting.wording import name_norm
+
+VERIFICATION = "verification.json"
+"""What `deepfool verify` leaves in the run folder."""
+
+
+def repeat_command(run: Run) -> str | None:
+    """The command that makes the same rows; None where model or data were objects in memory."""
+    model, data, identity = run.manifest["model"], run.manifest["data"], run.identity
+    spec = str(model["spec"])
+    if data["spec"] is None or not _is_spec(spec):
+        return None
+    words = ["deepfool", "evaluate", "--model", spec, "--data", str(data["spec"])]
+    words += ["--attack", str(identity["attack"]["name"]), "--p", _plain(identity["p"])]
+    if model["arch"]:
+        words += ["--arch", str(model["arch"])]
+    if data["split"] != "test":
+        words += ["--split", str(data["split"])]
+    if data["size"] is not None:
+        words += ["--size", str(data["size"])]
+    if (wanted := str(identity["indices"])) != f"0-{identity['data']['samples'] - 1}":
+        words += ["--indices", wanted]
+    words += _repeat_knobs(identity["attack"])
+    if identity["dtype"] != "float32":
+        words += ["--dtype", str(identity["dtype"])]
+    if identity["seed"] != 0:
+        words += ["--seed", str(identity["seed"])]
+    words += ["--skip-misclassified"] if identity["skip_misclassified"] else []
+    words += ["--save-perturbations"] if identity["perturbations"] else []
+    return shlex.join(words)
+
+
+def _is_spec(spec: str) -> bool:
+    """Whether a model was given by name; of an object its class is noted, which looks like package.module.Class."""
+    return ":" in spec or "." not in spec
+
+
+def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
+    """Options for the knobs that differ from the defaults of the attack."""
+    try:
+        # Code that a manifest names is not imported for the sake of its defaults.
+        usual = complete_knobs(find_attack(attack["name"]), {}) if attack["name"] in ATTACKS else {}
+    except DeepFoolError:
+        usual = {}
+    words = []
+    for name, value in attack["knobs"].items():
+        if name == "bounds":
+            low_high = value if isinstance(value, list) else None
+            words += ["--bounds", ",".join(_plain(each) for each in low_high)] if low_high else []
+        elif (name not in usual and value is not None) or (name in usual and usual[name] != value):
+            words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return words
+
+
+def _plain(value: Any) -> str:
+    number = float(value)
+    return f"{number:g}" if math.isfinite(number) else str(number)
+
+
+def list_facts(run: Run) -> list[tuple[str, str]]:
+    """What the figures depend on, then where they were made."""
+    identity, manifest = run.identity, run.manifest
+    data = manifest["data"]
+    facts = [
+        ("model", str(manifest["model"]["spec"])),
+        ("model, SHA-256", str(identity["model"]["sha256"])),
+        ("data", f"{data['name']}, split {data['split']}, samples {_shorten(str(identity['indices']))}"),
+        ("data, SHA-256", str(identity["data"]["sha256"])),
+        ("attack", str(identity["attack"]["name"])),
+        ("norm", name_norm(run.p)),
+        *((f"knob {name}", _tell_value(value)) for name, value in identity["attack"]["knobs"].items()),
+        ("precision", str(identity["dtype"])),
+        ("seed", str(identity["seed"])),
+        ("misclassified samples", "skipped" if identity["skip_misclassified"] else "measured from the predicted label"),
+        ("perturbations", "kept" if identity["perturbations"] else "not kept"),
+    ]
+    if manifest["sessions"]:
+        facts += _list_session(manifest["sessions"])
+    return facts
+
+
+def _list_session(sessions: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    last = sessions[-1]
+    versions = ", ".join(f"{name} {last[name]}" for name in ("deepfool", "torch", "numpy", "python") if name in last)
+    seconds = sum(float(session.get("seconds", 0)) for session in sessions)
+    return [
+        ("versions", versions),
+        ("machine", f"{last.get('platform', '?')}, {last.get('cpus', '?')} CPUs, device {last.get('device', '?')}"),
+        ("measured", f"{last.get('finished') or last.get('stopped') or last.get('started')}"),
+        ("time taken", f"{seconds:.1f} s in {len(sessions)} session{'s' if len(sessions) > 1 else ''}"),
+    ]
+
+
+def _tell_value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return f"a tensor of shape {value.get('shape')}, SHA-256 {str(value.get('sha256'))[:16]}"
+    return str(value)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_verification(run: Run, rows: int) -> dict[str, Any] | None:
+    """What `deepfool verify` found, if it was run on all the rows that are there now."""
+    try:
+        found: dict[str, Any] = json.loads((run.folder / VERIFICATION).read_bytes())
+        fits = found["rows"] == rows and found["model"] == run.identity["model"]["sha256"]
+        whole = {"trials", "fooled", "wrong_norms", "wrong_labels", "holds"} <= found.keys()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if fits and whole else None

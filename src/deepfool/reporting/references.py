@@ -1,0 +1,97 @@
+"""What other networks reach: the values of the DeepFool paper, and those of the networks that ship with the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deepfool.models.zoo import ZOO
+from deepfool.records import Run
+
+PAPER = "Moosavi-Dezfooli, Fawzi, Frossard: DeepFool, CVPR 2016"
+
+_TABLE_1 = {
+    "LeNet": ("mnist", 0.20), "FC500-150-10": ("mnist", 0.11), "NIN": ("cifar10", 0.023),
+    "LeNet (CIFAR-10)": ("cifar10", 0.030), "CaffeNet": ("imagenet", 0.0027), "GoogLeNet": ("imagenet", 0.0019),
+}  # fmt: skip
+"""rho_adv in l2, DeepFool's column."""
+
+_TABLE_2 = {
+    "LeNet": ("mnist", 0.10), "FC500-150-10": ("mnist", 0.04), "NIN": ("cifar10", 0.008),
+    "LeNet (CIFAR-10)": ("cifar10", 0.015),
+}  # fmt: skip
+"""The same in linf."""
+
+DATA_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The rho_adv of a known network."""
+
+    name: str
+    data: str
+    """A key of `DATA_NAMES`."""
+    rho: float
+    source: str
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What `deepfool evaluate --model NAME --data DATA --p P` gives on all 10,000 test samples."""
+
+    name: str
+    p: float
+    rho: float
+    weights: str
+    """How the SHA-256 of the weights begins; other weights of that name have another value."""
+
+
+MEASURED: tuple[_Measured, ...] = (
+    _Measured("lenet-mnist", 2, 0.1781, "76419138991da4b8"),
+    _Measured("fc500-mnist", 2, 0.1336, "a023aabb11f92f2b"),
+    _Measured("lenet-cifar10", 2, 0.01048, "13e0b8c22ac833f8"),
+    _Measured("lenet-mnist", math.inf, 0.103, "76419138991da4b8"),
+    _Measured("fc500-mnist", math.inf, 0.0695, "a023aabb11f92f2b"),
+    _Measured("lenet-cifar10", math.inf, 0.00867, "13e0b8c22ac833f8"),
+)
+
+
+def find_references(p: float) -> list[Reference]:
+    """The known values in a norm, those of the paper first; none in norms for which nothing is published.
+
+    >>> [(each.name, each.rho) for each in find_references(2)][:2]
+    [('LeNet', 0.2), ('FC500-150-10', 0.11)]
+    >>> find_references(1)
+    []
+    """
+    tables = {2.0: (_TABLE_1, "Table 1"), math.inf: (_TABLE_2, "Table 2")}
+    if p not in tables:
+        return []
+    table, which = tables[p]
+    published = [
+        Reference(name.removesuffix(" (CIFAR-10)"), data, rho, f"the paper, {which}")
+        for name, (data, rho) in table.items()
+    ]
+    return [*published, *_find_measured(p)]
+
+
+def _find_measured(p: float) -> Iterator[Reference]:
+    """Of the networks in the zoo whose weights are still those that were measured."""
+    for each in MEASURED:
+        card = ZOO[each.name].card
+        if each.p == p and card is not None and card.sha256.startswith(each.weights):
+            yield Reference(each.name, card.data, each.rho, "measured with this package, full test set")
+
+
+def family_of(run: Run) -> str | None:
+    """The data family of a run, where it is one that has references.
+
+    A folder or an array is known by the zoo network that it is shown to.
+    """
+    name, spec = str(run.manifest["data"]["name"]), str(run.manifest["model"]["spec"])
+    for family in DATA_NAMES:
+        if name == family or name.startswith(f"{family}-"):
+            return family
+    return ZOO[spec].data if spec in ZOO else None

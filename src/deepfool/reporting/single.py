@@ -1,0 +1,228 @@
+"""One image against one model: read it, attack it, and tell what happened."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deepfool.attacks.adversarial import Adversarial
+from deepfool.attacks.problem import Bounds
+from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.classifier import Classifier
+from deepfool.datasets.catalog import BUILTINS
+from deepfool.datasets.pictures import read_picture
+from deepfool.errors import DataError, InputError
+from deepfool.models.sources import Source
+from deepfool.models.zoo import ZOO
+from deepfool.norms import norm as norm_of
+
+TOP = 3
+"""How many scores are told."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A class and how it scores."""
+
+    label: int
+    name: str
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack made of one image."""
+
+    attack: str
+    p: float
+    fooled: bool
+    label: int
+    adv_label: int
+    before: list[Score]
+    after: list[Score]
+    norm: float
+    rho: float
+    iterations: int
+    reason: str
+    r: Tensor
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without the perturbation, for JSON."""
+        plain = {key: value for key, value in vars(self).items() if key not in ("r", "before", "after")}
+        plain["p"] = str(self.p) if self.p == float("inf") else self.p
+        return plain | {
+            "before": [asdict(each) for each in self.before],
+            "after": [asdict(each) for each in self.after],
+        }
+
+
+def read_image(path: str | Path, source: Source, size: int | None = None) -> Tensor:
+    """A picture file as the model takes it: (c, h, w) in [0, 1], resized and cropped, grey for one channel."""
+    shape = source.input_shape
+    if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3)):
+        raise InputError(f"the model takes inputs of shape {tuple(shape)}, which are no pictures.")
+    if shape is not None and shape[1] != shape[2]:
+        raise InputError(f"the model takes inputs of shape {tuple(shape)}; only square ones can be cut from a picture.")
+    grey = shape is not None and shape[0] == 1
+    side = size or (shape[1] if shape is not None else None)
+    with Path(path).open("rb") if Path(path).is_file() else _absent(path) as stream:
+        pixels = read_picture(stream, str(path), size=None, grey=grey)
+        if side is not None and tuple(pixels.shape[1:]) != (side, side):  # what fits already is left untouched
+            stream.seek(0)
+            pixels = read_picture(stream, str(path), size=side, grey=grey)
+    return pixels.float() / 255
+
+
+def _absent(path: str | Path) -> Any:
+    raise DataError(f"{path}: there is no such file.")
+
+
+def name_label(source: Source, label: int) -> str:
+    """The name of a label, as far as it can be known.
+
+    >>> import torch
+    >>> from deepfool.models.sources import resolve
+    >>> name_label(resolve("lenet-mnist"), 7)
+    '7'
+    """
+    names = source.classes or _known_names(source.spec)
+    return (names[label] if label < len(names) else "") or f"class {label}"
+
+
+def _known_names(spec: str) -> tuple[str, ...]:
+    data = ZOO[spec].data if spec in ZOO else ""
+    if data in BUILTINS:
+        return BUILTINS[data].classes
+    if data == "imagenet" and importlib.util.find_spec("torchvision") is not None:
+        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+
+        return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
+    return ()
+
+
+def attack_one(
+    source: Source,
+    x: Tensor,
+    attack: str | Attack = "deepfool",
+    *,
+    p: float = 2,
+    bounds: Bounds | None = (0, 1),
+    **knobs: Any,
+) -> Outcome:
+    """Attack one image (c, h, w).
+
+    >>> import torch
+    >>> from deepfool.models.sources import resolve
+    >>> from deepfool.datasets import load
+    >>> outcome = attack_one(resolve("lenet-mnist"), load("mnist-sample").batch([0])[0])
+    >>> outcome.fooled, outcome.label != outcome.adv_label, 0 < outcome.rho < 0.5
+    (True, True, True)
+    """
+    function = _find(attack)
+    wanted = dict(knobs)
+    if bounds is not None and takes(function, "bounds"):
+        wanted["bounds"] = bounds
+    if takes(function, "p"):
+        wanted["p"] = p
+    given = dict(wanted)
+    if _needs_eps(function) and "eps" not in wanted:
+        wanted["eps"] = 0.0
+    complete_knobs(function, wanted)  # says which knob is not known, before anything runs
+    f = Classifier(source.module, threshold=knobs.get("threshold"))
+    found = _run(function, f, x.unsqueeze(0), given)
+    r = found.r[0].detach().cpu()
+    with f.frozen(), torch.no_grad():
+        before, after = f(x.unsqueeze(0))[0], f(found.x)[0]
+    size, rho = measure(x, x + r, p)
+    return Outcome(
+        attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
+        adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
+        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
+    )  # fmt: skip
+
+
+def _find(attack: str | Attack) -> Attack:
+    """An attack of the registry, or one that the package offers by its name."""
+    if isinstance(attack, str) and attack not in ATTACKS and ":" not in attack:
+        import deepfool
+
+        found = getattr(deepfool, attack, None) if attack in deepfool.__all__ else None
+        if found is None or not callable(found) or isinstance(found, type):
+            raise InputError(
+                f"there is no attack called {attack!r} in this version of deepfool.",
+                hint=f"choose from {', '.join(ATTACKS)}, or give module:function.",
+            )
+        return found  # type: ignore[no-any-return]
+    return find_attack(attack)
+
+
+def _needs_eps(attack: Attack) -> bool:
+    """Whether it takes one step of a given length, as FGSM does."""
+    eps = inspect.signature(attack).parameters.get("eps")
+    return eps is not None and eps.default is inspect.Parameter.empty
+
+
+def _run(attack: Attack, f: Classifier, x: Tensor, knobs: Mapping[str, Any]) -> Adversarial:
+    """The attack; where it needs an eps and none is given, the smallest one that fools, on a grid of 5 %."""
+    if not _needs_eps(attack) or "eps" in knobs:
+        return attack(f, x, **knobs)
+    eps = 1e-4
+    found = attack(f, x, eps=eps, **knobs)
+    while not bool(found.fooled[0]) and eps < 1:
+        eps *= 1.05
+        found = attack(f, x, eps=eps, **knobs)
+    return found
+
+
+def _rank(source: Source, scores: Tensor) -> list[Score]:
+    shares = scores.softmax(0)
+    return [
+        Score(label, name_label(source, label), float(scores[label]), float(shares[label]))
+        for label in scores.argsort(descending=True)[:TOP].tolist()
+    ]
+
+
+def measure(x: Tensor, y: Tensor, p: float) -> tuple[float, float]:
+    """The p-norm of y - x, and its share of that of x.
+
+    >>> measure(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[3.0, 5.0]]]), 2)
+    (1.0, 0.2)
+    """
+    size = float(norm_of((y.double() - x.double()).reshape(1, -1), p)[0])
+    whole = float(norm_of(x.double().reshape(1, -1), p)[0])
+    return size, size / whole if whole > 0 else float("nan")
+
+
+def classify(source: Source, x: Tensor) -> int:
+    """The label of one image."""
+    f = Classifier(source.module)
+    with f.frozen(), torch.no_grad():
+        return int(f(x.unsqueeze(0)).argmax(1)[0])
+
+
+def write_image(path: Path, levels: Tensor) -> None:
+    """(c, h, w) bytes as a file without loss."""
+    pixels = levels.numpy()
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def read_back(path: Path) -> Tensor:
+    """The pixels of a file that `write_image` wrote, in [0, 1]."""
+    with Image.open(path) as image:
+        pixels = np.array(image)
+    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy()).float() / 255
