@@ -122,13 +122,13 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
 def _write_picture(path: Path, x: Tensor, found: Sequence[Outcome]) -> None:
     from deepfool.errors import DataError
     from deepfool.reporting.picture import Panels, as_array, draw_panels
-    from deepfool.reporting.wording import format_percent, name_norm
+    from deepfool.reporting.wording import format_percent
 
     rows: list[Any] = [
         Panels(
             each.attack, as_array(x.numpy()), as_array(each.r.numpy()), each.before[0].name,
             each.after[0].name if each.fooled else f"{each.after[0].name} (not fooled)",
-            f"{name_norm(each.p)}: {format_percent(each.rho)} of the image",
+            f"l{each.p:g} norm: {format_percent(each.rho)} of the image",
         )
         for each in found
     ]  # fmt: skip

@@ -133,11 +133,12 @@ def _name_runs(runs: Sequence[Run]) -> list[str]:
 
 
 def _make_part(run: Run, records: Records, name: str, gallery: Gallery) -> Part:
+    known = find_references(run.p, but=[run.manifest["model"]["spec"]])
     return Part(
         run=run, records=records, name=name, norm=wording.name_norm(run.p), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5),
-        verdict=wording.tell_verdict(run, records, family_of(run), find_references(run.p)),
+        verdict=wording.tell_verdict(run, records, family_of(run), known),
         warnings=find_warnings(run, records), classes=charts.make_classes(run, records),
         matrix=charts.make_matrix(run, records), statuses=dict(charts.count_statuses(records)), gallery=gallery,
         facts=provenance.list_facts(run), command=provenance.repeat_command(run),
@@ -180,6 +181,9 @@ def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
                 "places": [parts.index(part) for part in members],
                 "curves": curves,
                 "histogram": charts.make_histogram([part.records for part in members]),
+                "rho": [
+                    part.rho.value if part.rho.exact and not math.isnan(part.rho.value) else None for part in members
+                ],
                 "labelled": all(curve["labelled"] for curve in curves),
             }
         )
@@ -191,11 +195,14 @@ def _place_references(parts: Sequence[Part]) -> list[dict[str, Any]]:
     tables = []
     for norm in dict.fromkeys(part.norm for part in parts):
         own = [part for part in parts if part.norm == norm and not math.isnan(part.rho.value)]
-        known = find_references(own[0].run.p) if own else []
+        specs = [part.run.manifest["model"]["spec"] for part in own]
+        known = find_references(own[0].run.p, but=specs) if own else []
         if not known:
             continue
         families = {family_of(part.run) for part in own}
-        rows = [_row_of_part(part) for part in own] + [_row_of_reference(each, families) for each in known]
+        rows = [_row_of_part(part, parts.index(part), len(parts)) for part in own] + [
+            _row_of_reference(each, families) for each in known
+        ]
         largest = max(row["rho"] for row in rows)
         for row in rows:
             row["width"] = round(100 * row["rho"] / largest, 2)
@@ -204,10 +211,11 @@ def _place_references(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return tables
 
 
-def _row_of_part(part: Part) -> dict[str, Any]:
+def _row_of_part(part: Part, place: int, count: int) -> dict[str, Any]:
     family = family_of(part.run)
     return {
-        "name": part.name, "data": part.run.manifest["data"]["name"] or DATA_NAMES.get(family or "", ""),
+        "name": part.name if count > 1 else part.run.manifest["model"]["spec"], "place": place % 6,
+        "data": part.run.manifest["data"]["name"] or DATA_NAMES.get(family or "", ""),
         "rho": part.rho.value, "text": wording.format_estimate(part.rho), "source": "this run", "own": True,
         "near": True,
     }  # fmt: skip
@@ -215,8 +223,8 @@ def _row_of_part(part: Part) -> dict[str, Any]:
 
 def _row_of_reference(each: Reference, families: set[str | None]) -> dict[str, Any]:
     return {
-        "name": each.name, "data": DATA_NAMES[each.data], "rho": each.rho, "text": wording.format_number(each.rho, 2),
-        "source": each.source, "own": False, "near": each.data in families,
+        "name": each.name, "place": None, "data": DATA_NAMES[each.data], "rho": each.rho,
+        "text": wording.format_number(each.rho, 2), "source": each.source, "own": False, "near": each.data in families,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from deepfool.reporting.images import Array, Pixels, show_perturbation, to_pixels
+from deepfool.reporting.wording import format_number
 
 SIDE = 320
 """Of each panel, in pixels; small images are enlarged by a whole factor."""
@@ -49,7 +50,7 @@ def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
     panels = [
         (to_pixels(row.x), row.label, "original"),
         (to_pixels(row.x + row.r), row.adv_label, f"perturbed ({row.attack})"),
-        (magnified, f"perturbation ×{factor:.3g}", row.told),
+        (magnified, f"perturbation, {format_number(factor, 2)} times", row.told),
     ]
     pen = ImageDraw.Draw(sheet)
     for i, (pixels, name, below) in enumerate(panels):
@@ -58,7 +59,7 @@ def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
         sheet.paste(shown, (left + (SIDE - shown.width) // 2, top + (SIDE - shown.height) // 2))
         pen.rectangle((left - 1, top - 1, left + SIDE, top + SIDE), outline="#b0b7bf")
         for text, size, colour, down in ((name, 19, "#1b1f24", 8), (below, 15, "#57606a", 8 + LINE + 4)):
-            font = ImageFont.load_default(size)
+            font = _find_font(size)
             short = _shorten(pen, text, font)
             middle = left + (SIDE - pen.textlength(short, font=font)) / 2
             pen.text((middle, top + SIDE + down), short, fill=colour, font=font)
@@ -73,6 +74,14 @@ def _enlarge(pixels: Pixels) -> Image.Image:
         return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     size = (max(1, round(image.width * SIDE / largest)), max(1, round(image.height * SIDE / largest)))
     return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _find_font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    """A font with many alphabets where the system has it, else Pillow's own, which has the Latin one."""
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", round(size * 0.9))
+    except OSError:
+        return ImageFont.load_default(size)
 
 
 def _shorten(pen: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from deepfool.models.zoo import ZOO
@@ -58,8 +58,10 @@ MEASURED: tuple[_Measured, ...] = (
 )
 
 
-def find_references(p: float) -> list[Reference]:
+def find_references(p: float, *, but: Collection[str] = ()) -> list[Reference]:
     """The known values in a norm, those of the paper first; none in norms for which nothing is published.
+
+    `but` names networks of the zoo to leave out: a network is no reference for itself.
 
     >>> [(each.name, each.rho) for each in find_references(2)][:2]
     [('LeNet', 0.2), ('FC500-150-10', 0.11)]
@@ -74,7 +76,7 @@ def find_references(p: float) -> list[Reference]:
         Reference(name.removesuffix(" (CIFAR-10)"), data, rho, f"the paper, {which}")
         for name, (data, rho) in table.items()
     ]
-    return [*published, *_find_measured(p)]
+    return [*published, *(each for each in _find_measured(p) if each.name not in but)]
 
 
 def _find_measured(p: float) -> Iterator[Reference]:
@@ -82,7 +84,7 @@ def _find_measured(p: float) -> Iterator[Reference]:
     for each in MEASURED:
         card = ZOO[each.name].card
         if each.p == p and card is not None and card.sha256.startswith(each.weights):
-            yield Reference(each.name, card.data, each.rho, "measured with this package, full test set")
+            yield Reference(each.name, card.data, each.rho, "measured, full test set")
 
 
 def family_of(run: Run) -> str | None:

@@ -49,7 +49,7 @@
     });
     return [traces, layout({
       hovermode: "x unified", showlegend: group.curves.length > 1,
-      xaxis: { title: { text: `ε, the largest ${group.norm} norm of the perturbation` }, rangemode: "tozero", hoverformat: ".4~g" },
+      xaxis: { title: { text: narrow() ? `ε (${group.norm} norm)` : `ε, the largest ${group.norm} norm of the perturbation` }, rangemode: "tozero", hoverformat: ".4~g" },
       yaxis: { title: { text: "accuracy" }, tickformat: ".0%", range: [0, 1.02] },
     })];
   }
@@ -65,10 +65,16 @@
         hovertemplate: "%{text}: %{y:.2%} of the samples<extra></extra>" };
       return shares.length === 1
         ? { ...common, type: "bar", marker: { color: colour(`--s${place}`) } }
-        : { ...common, type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: colour(`--s${place}`) + "22",
-            line: { shape: "hvh", color: colour(`--s${place}`), width: 2, dash: DASHES[place] } };
+        : { ...common, x: edges, y: [...values, values[values.length - 1]], text: [...ranges, ranges[ranges.length - 1]],
+            type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: colour(`--s${place}`) + "22",
+            line: { shape: "hv", color: colour(`--s${place}`), width: 2, dash: DASHES[place] } };
     });
+    const mean = group.rho.length === 1 ? group.rho[0] : null;
     return [traces, layout({
+      shapes: mean === null ? [] : [{ type: "line", x0: mean, x1: mean, y0: 0, y1: 1, yref: "paper",
+        line: { color: colour("--text"), width: 1.5, dash: "dash" } }],
+      annotations: mean === null ? [] : [{ x: mean, y: 1, yref: "paper", xanchor: "left", yanchor: "top", xshift: 4,
+        showarrow: false, text: `ρ<sub>adv</sub> ${number(mean)}`, bgcolor: colour("--bg") }],
       bargap: 0.06, showlegend: shares.length > 1,
       xaxis: { title: { text: `‖r‖ / ‖x‖ in ${group.norm}` }, rangemode: "tozero" },
       yaxis: { title: { text: "share of the samples" }, tickformat: ".0~%" },
@@ -203,5 +209,5 @@
     catch { getSelection().selectAllChildren(code); }
   }));
 
-  drawAll().then(() => { root.dataset.ready = "true"; });
+  drawAll().then(() => { root.dataset.readyAt = performance.now(); root.dataset.ready = "true"; });
 })();
