@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deepfool import Adversarial, deepfool
+from deepfool import Adversarial, Classifier, deepfool
 
 
 def small() -> nn.Module:
@@ -58,3 +58,29 @@ def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 
 def drawing_attack(model: object, x: Tensor, *, p: float = 2) -> Adversarial:
     """An attack that draws: deepfool from the torch stream's own overshoot."""
     return deepfool(model, x, p=p, overshoot=0.02 + float(torch.rand(())))  # type: ignore[arg-type]
+
+
+def deaf() -> nn.Module:
+    """A classifier of 28 x 28 pictures whose decision nothing changes."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
+    return model
+
+
+def one_step(model: Classifier, x: Tensor, *, eps: float) -> Adversarial:
+    """The fast gradient sign step, which has to be told how far to go."""
+    point = x.clone().requires_grad_()
+    with model.frozen():
+        scores = model(point)
+        label = scores.argmax(1)
+        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(scores, label), point)
+        moved = x + eps * slope.sign()
+        adv_label = model(moved).argmax(1)
+    whole = torch.zeros_like(label)
+    return Adversarial(
+        x=moved, r=moved - x, label=label, adv_label=adv_label, norm=torch.full((len(x),), eps), iterations=whole + 1,
+        status=torch.where(adv_label != label, 0, 2), forwards=whole + 2, backwards=whole + 1, reason=("",) * len(x),
+        p=float("inf"),
+    )  # fmt: skip

@@ -33,7 +33,8 @@ def simulate(folder, n=200, *, classes=10, names=None, censored=0, p=2.0, seed=0
         "identity": {
             "deepfool": "0.1.0", "model": {"sha256": "ab" * 32}, "data": {"sha256": "cd" * 32, "samples": n},
             "indices": f"0-{n - 1}", "attack": {"name": "deepfool", "knobs": KNOBS},
-            "p": p if np.isfinite(p) else "inf", "dtype": "float32", "seed": 0, "skip_misclassified": False, "perturbations": False,
+            "p": p if np.isfinite(p) else "inf", "dtype": "float32", "seed": 0, "skip_misclassified": False,
+            "perturbations": False,
         },
         "samples": n,
         "model": {"spec": model, "arch": None},

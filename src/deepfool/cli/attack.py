@@ -30,6 +30,7 @@ def attack_image(
     also: str | None = typer.Option(None, "--compare", metavar="ATTACK", help="Another attack's row, such as fgsm."),
     arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
     size: int | None = typer.Option(None, help="The side to bring the image to, if the model does not say."),
+    grey: bool = typer.Option(False, "--grey", help="Give the model one channel, if it does not say."),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
@@ -40,7 +41,7 @@ def attack_image(
 
     _check_png(out, picture)
     source = resolve(model, arch=arch)
-    x = read_image(image, source, size)
+    x = read_image(image, source, size=size, grey=grey)
     limits, norm = read_bounds(bounds), _read_p(p)
     found = [attack_one(source, x, attack, p=norm, bounds=limits, **read_knobs(knob))]
     if also is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -66,14 +66,17 @@ class Outcome:
         }
 
 
-def read_image(path: str | Path, source: Source, size: int | None = None) -> Tensor:
-    """A picture file as the model takes it: (c, h, w) in [0, 1], resized and cropped, grey for one channel."""
+def read_image(path: str | Path, source: Source, *, size: int | None = None, grey: bool = False) -> Tensor:
+    """A picture file as the model takes it: (c, h, w) in [0, 1], resized and cropped, grey for one channel.
+
+    `size` and `grey` are for models that do not say what they take.
+    """
     shape = source.input_shape
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3)):
         raise InputError(f"the model takes inputs of shape {tuple(shape)}, which are no pictures.")
     if shape is not None and shape[1] != shape[2]:
         raise InputError(f"the model takes inputs of shape {tuple(shape)}; only square ones can be cut from a picture.")
-    grey = shape is not None and shape[0] == 1
+    grey = shape[0] == 1 if shape is not None else grey
     side = size or (shape[1] if shape is not None else None)
     with Path(path).open("rb") if Path(path).is_file() else _absent(path) as stream:
         pixels = read_picture(stream, str(path), size=None, grey=grey)
@@ -103,11 +106,17 @@ def _known_names(spec: str) -> tuple[str, ...]:
     data = ZOO[spec].data if spec in ZOO else ""
     if data in BUILTINS:
         return BUILTINS[data].classes
-    if data == "imagenet" and importlib.util.find_spec("torchvision") is not None:
-        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+    return _imagenet_names() if data == "imagenet" else ()
 
-        return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
-    return ()
+
+@functools.cache
+def _imagenet_names() -> tuple[str, ...]:
+    """As torchvision has them; without it, or with a build that does not fit torch's, classes go by their number."""
+    try:
+        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+    except (ImportError, RuntimeError):
+        return ()
+    return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def attack_one(

@@ -1,0 +1,141 @@
+"""`report`, `attack`, `table` and `figure` from the command line."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepfool.datasets import load
+from deepfool.errors import DataError, InputError, RunError
+from deepfool.models.sources import resolve
+from deepfool.reporting.single import classify, read_back
+from tests.cli.test_evaluate import call
+
+COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample", "--limit", 20)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    call(*COMMON, "--out", folder, "-q")
+    return folder
+
+
+@pytest.fixture
+def digit(tmp_path):
+    x = load("mnist-sample").batch([3])[0, 0].numpy()
+    Image.fromarray((x * 255).round().astype(np.uint8)).save(tmp_path / "digit.png")
+    return tmp_path / "digit.png"
+
+
+def test_evaluate_leaves_a_report(run, tmp_path):
+    text = (run / "report.html").read_text()
+    assert "fc500-mnist on mnist-sample" in text
+    assert "data:image/png" in text
+    assert f"report: {tmp_path / 'a' / 'report.html'}" in call(*COMMON, "--out", tmp_path / "a").stderr
+    call(*COMMON, "--out", tmp_path / "b", "--no-report", "-q")
+    assert not (tmp_path / "b" / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_does_not_fail_the_run(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "report.html").mkdir(parents=True)
+    done = call(*COMMON, "--out", folder)
+    assert "no report: " in done.stderr
+
+
+def test_report(run, tmp_path):
+    done = call("report", run, "-o", tmp_path / "new" / "page.html", "--no-gallery")
+    assert done.stdout.strip() == str(tmp_path / "new" / "page.html")
+    assert "--no-gallery" in (tmp_path / "new" / "page.html").read_text()
+    assert call("report", run, run).stdout.strip() == str(run / "report.html")
+    with pytest.raises(RunError, match="is not a run"):
+        call("report", tmp_path)
+
+
+def test_table_and_figure(run, tmp_path):
+    assert call("table", run, run).stdout.count("fc500-mnist") == 2
+    assert call("table", run, "--format", "csv").stdout.startswith("model,data,attack")
+    assert r"\begin{tabular}" in call("table", run, "--format", "latex").stdout
+    with pytest.raises(InputError, match="markdown, csv, latex"):
+        call("table", run, "--format", "html")
+    for kind in ("curve", "histogram", "classes"):
+        call("figure", run, kind, "-o", tmp_path / f"{kind}.pdf")
+        assert (tmp_path / f"{kind}.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(InputError, match="curve, histogram, classes"):
+        call("figure", run, "pie", "-o", tmp_path / "pie.pdf")
+
+
+def test_attack_writes_an_image_that_fools(digit, tmp_path):
+    done = call("attack", digit, "--model", "lenet-mnist", "-o", tmp_path / "out.png")
+    source = resolve("lenet-mnist")
+    assert classify(source, read_back(digit)) == 3
+    written = classify(source, read_back(tmp_path / "out.png"))
+    assert written != 3
+    assert f"in 8 bits still {written}" in done.stderr
+    assert "rho 0." in done.stdout
+    with Image.open(tmp_path / "out-panels.png") as panels:
+        assert panels.width > 3 * 300
+
+
+def test_attack_as_json(digit):
+    found = json.loads(call("attack", digit, "--model", "lenet-mnist", "--p", "inf", "--json").stdout)
+    (row,) = found["attacks"]
+    assert row["fooled"]
+    assert row["p"] == "inf"
+    assert row["before"][0]["label"] == 3 == row["label"]
+    assert row["after"][0]["label"] == row["adv_label"] != 3
+    assert abs(sum(each["probability"] for each in row["before"]) - 1) < 0.01
+
+
+def test_attack_with_another_attack_beside_it(digit, tmp_path):
+    def taller(*words):
+        call("attack", digit, "--model", "fc500-mnist", "--picture", tmp_path / "p.png", *words)
+        with Image.open(tmp_path / "p.png") as picture:
+            return picture.height
+
+    assert taller("--compare", "smallest") > 1.8 * taller()
+    # An attack of one step, like FGSM: the smallest eps that fools is looked for.
+    assert taller("--compare", "tests.nets:one_step") > 1.8 * taller()
+
+
+def test_attack_brings_photographs_to_the_size_of_the_model(tmp_path):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (90, 120, 3), dtype=np.uint8)).save(tmp_path / "a.jpg")
+    for model in ("lenet-cifar10", "lenet-mnist"):
+        call("attack", tmp_path / "a.jpg", "--model", model, "-o", tmp_path / f"{model}.png")
+        side = resolve(model).input_shape[1]
+        with Image.open(tmp_path / f"{model}.png") as image:
+            assert image.size == (side, side)
+
+
+def test_attack_that_fails_says_so(digit, tmp_path):
+    done = call("attack", digit, "--model", "py:tests.nets:deaf", "--grey", "-o", tmp_path / "o.png", code=1)
+    assert "did not change the decision" in done.stderr
+    assert not (tmp_path / "o.png").exists()
+
+
+def test_attack_refuses_what_it_cannot_do(digit, tmp_path):
+    with pytest.raises(InputError, match="no attack called"):
+        call("attack", digit, "--model", "lenet-mnist", "--compare", "nonesuch")
+    with pytest.raises(InputError, match="other formats change pixels"):
+        call("attack", digit, "--model", "lenet-mnist", "-o", tmp_path / "a.jpg")
+    with pytest.raises(DataError, match="no such file"):
+        call("attack", tmp_path / "absent.png", "--model", "lenet-mnist")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        call("attack", tmp_path / "broken.png", "--model", "lenet-mnist")
+
+
+def test_attack_on_a_photograph(tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the ImageNet network is not installed")
+    here = os.environ.get("DEEPFOOL_TEST_IMAGES") or Path(__file__).parents[3] / "shared/data/imagenet-100"
+    photograph = next((p for s in ("*.JPEG", "*.jpg", "*.png") for p in sorted(Path(here).rglob(s))), None)
+    if photograph is None:
+        pytest.skip("no photographs: set DEEPFOOL_TEST_IMAGES to a folder of them")
+    words = ("--model", "efficientnet-lite0", "--knob", "candidates=10", "-o", tmp_path / "a.png")
+    done = call("attack", photograph, *words)
+    assert "in 8 bits still" in done.stderr

@@ -1,0 +1,75 @@
+"""What the page says in words, and the command to repeat a run."""
+
+import json
+import shlex
+
+from typer.testing import CliRunner
+
+from deepfool import Run
+from deepfool.cli import app
+from deepfool.reporting.provenance import repeat_command
+from deepfool.reporting.references import MEASURED, find_references
+from deepfool.reporting.wording import tell_verdict
+from tests.reporting.simulated import simulate
+
+
+def tell(run, p=2.0, family="mnist"):
+    return " ".join(tell_verdict(run, run.records(), family, find_references(p)))
+
+
+def test_the_place_among_networks(tmp_path):
+    run = Run(simulate(tmp_path / "run", 400))  # rho_adv is about 0.16: between the paper's two on MNIST
+    assert "more robust than" in tell(run)
+    assert "less robust than LeNet (0.20, the paper, Table 1)" in tell(run) or "lenet-mnist" in tell(run)
+    assert "robust than" not in tell(run, family=None)
+
+
+def test_a_lower_bound_has_no_place_among_networks(tmp_path):
+    run = Run(simulate(tmp_path / "run", 400, censored=100))
+    assert "a lower bound" in tell(run)
+    assert "robust than" not in tell(run)
+    assert "300 of the 400 samples" in tell(run)
+
+
+def test_most_samples_stand(tmp_path):
+    run = Run(simulate(tmp_path / "run", 100, censored=60))
+    assert "More than half of the samples withstood" in tell(run)
+
+
+def test_measured_values_hold_for_the_weights_that_ship(monkeypatch):
+    names = {each.name for each in find_references(2) if each.source.startswith("measured")}
+    assert names == {each.name for each in MEASURED}
+    assert "lenet-mnist" not in {each.name for each in find_references(2, but=["lenet-mnist"])}
+    from deepfool.reporting import references
+
+    other = [references._Measured("lenet-mnist", 2, 0.5, "0000")]
+    monkeypatch.setattr(references, "MEASURED", other)
+    assert not [each for each in find_references(2) if each.source.startswith("measured")]
+
+
+def test_the_command_makes_the_same_run(runs, tmp_path):
+    """Run what the page says, into another folder: the same rows."""
+    for name in ("lenet", "linf"):
+        words = shlex.split(repeat_command(Run(runs / name)))
+        done = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / name), "--quiet", "--no-report"])
+        assert done.exit_code == 0, done.output
+        then, now = (list(Run(folder / name).rows()) for folder in (runs, tmp_path))
+        assert Run(runs / name).identity == Run(tmp_path / name).identity
+        assert [row["r_p"] for row in then] == [row["r_p"] for row in now]
+
+
+def test_the_command_of_odd_knobs(tmp_path):
+    folder = simulate(tmp_path / "run", 10, model="timm:resnet18")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["data"] |= {"spec": "folder:some where", "size": 64, "split": "train"}
+    manifest["identity"] |= {"seed": 3, "dtype": "float64", "skip_misclassified": True, "p": "inf"}
+    manifest["identity"]["attack"]["knobs"] |= {"max_iter": 7, "bounds": [0, 1]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert repeat_command(Run(folder)) == (
+        "deepfool evaluate --model timm:resnet18 --data 'folder:some where' --attack deepfool --p inf --split train "
+        "--size 64 --knob max_iter=7 --bounds 0,1 --dtype float64 --seed 3 --skip-misclassified"
+    )
+
+
+def test_objects_in_memory_have_no_command(tmp_path):
+    assert repeat_command(Run(simulate(tmp_path / "run"))) is None
