@@ -5,9 +5,11 @@
       references.py   what other networks reach
       charts.py       the few numbers that the charts draw
       gallery.py      the most fragile and the most robust samples
+      naming.py       labels as people call them
       provenance.py   how it was measured, and the command to repeat it
     tables.py       the figures as Markdown, CSV and LaTeX
     figures.py      vector figures for papers (matplotlib)
+    single.py       one image against one model
     images.py       samples and perturbations as pictures
     picture.py      one image: original, perturbed, perturbation
     rounding.py     a perturbation that survives 8 bits

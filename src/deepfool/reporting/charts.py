@@ -11,6 +11,7 @@ import numpy as np
 from deepfool.attacks.adversarial import Status
 from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
 from deepfool.records import Records, Run
+from deepfool.reporting.naming import name_class, names_of_run
 
 POINTS = 161
 MOST_BINS = 40
@@ -18,15 +19,6 @@ MOST_CLASSES = 40
 """Beyond this many, the chart shows the most fragile and the most robust ones."""
 MOST_IN_MATRIX = 24
 """Beyond this many classes, a list of the commonest changes takes the place of the matrix."""
-
-
-def name_class(classes: Sequence[str], label: int) -> str:
-    """The name of a label, or its number where it has none.
-
-    >>> name_class(["cat", ""], 0), name_class(["cat", ""], 1), name_class([], 7)
-    ('cat', '1', '7')
-    """
-    return (classes[label] if 0 <= label < len(classes) else "") or str(label)
 
 
 def find_end(runs: Sequence[Records]) -> float:
@@ -75,7 +67,7 @@ def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
 
 def make_classes(run: Run, records: Records) -> dict[str, Any]:
     """rho_adv per predicted class, the most fragile first."""
-    names = run.manifest["data"]["classes"]
+    names = names_of_run(run)
     # Two of them share a bootstrap of a few hundred: enough for a bar, quick for a thousand classes.
     found = per_class(records, "p", resamples=400 if len(np.unique(records.label)) <= MOST_CLASSES else 100)
     rows = [
@@ -100,11 +92,11 @@ def make_classes(run: Run, records: Records) -> dict[str, Any]:
 
 def make_matrix(run: Run, records: Records) -> dict[str, Any]:
     """From class to class: the whole matrix where it can be read, and the commonest changes."""
-    names = run.manifest["data"]["classes"]
+    names = names_of_run(run)
     counts = confusion(records)
     fooled = int(counts.sum())
     used = np.flatnonzero(counts.any(0) | counts.any(1)).tolist()
-    if len(names) and len(names) <= MOST_IN_MATRIX:
+    if 0 < len(names) <= MOST_IN_MATRIX:
         used = sorted({*used, *range(len(counts))})
     full = len(used) <= MOST_IN_MATRIX
     order = np.argsort(-counts, axis=None, kind="stable")[:20]

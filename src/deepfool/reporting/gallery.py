@@ -20,8 +20,8 @@ from deepfool.engines import Batch, Job, Worker
 from deepfool.errors import DeepFoolError, RunError
 from deepfool.models.sources import Source
 from deepfool.records import RECORDS, Ints, Records, Row, Run, read_groups, read_shard
-from deepfool.reporting.charts import name_class
 from deepfool.reporting.images import Array, is_picture, show_perturbation, to_data_uri, to_pixels
+from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
 from deepfool.verification import find_subjects
 
@@ -142,7 +142,7 @@ def make_gallery(
 
 
 def _describe(run: Run, chosen: Records, i: int, median: float) -> Card:
-    names = run.manifest["data"]["classes"]
+    names = names_of_run(run)
     label, adv, true = (int(column[i]) for column in (chosen.label, chosen.adv_label, chosen.true_label))
     ratio = float(chosen.ratio("p")[i])
     return Card(

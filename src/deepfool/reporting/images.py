@@ -15,6 +15,9 @@ Array = np.ndarray[Any, Any]
 SHARP = 96
 """Up to this side, pictures are kept exactly (PNG); larger ones are photographs, for which JPEG is made."""
 
+CUT = 0.005
+"""The share of a perturbation that may go beyond the colours."""
+
 _DARKER, _LIGHTER = np.array([0, 114, 178]), np.array([213, 94, 0])
 """Blue and vermilion: told apart by colour-blind eyes too (Okabe and Ito)."""
 
@@ -39,17 +42,18 @@ def to_pixels(x: Array) -> Pixels:
 
 
 def show_perturbation(r: Array) -> tuple[Pixels, float]:
-    """A perturbation stretched to the full range, and the factor: its largest change is as far as colours go.
+    """A perturbation stretched until its largest changes are as far as colours go, and the factor.
 
-    With three channels, grey is no change. With one, white is no change, vermilion lighter, blue darker.
+    The largest are the top half percent, or a few pixels would leave all others grey. With three channels, grey is
+    no change. With one, white is no change, vermilion lighter, blue darker.
 
     >>> pixels, factor = show_perturbation(np.array([[[0.0, 0.25]]]))
     >>> pixels.tolist(), factor
     ([[[255, 255, 255], [213, 94, 0]]], 4.0)
     """
-    largest = float(np.abs(r).max(initial=0.0))
-    factor = 1 / largest if largest > 0 else 0.0
-    scaled = np.asarray(r, np.float64) * factor
+    changes = np.abs(r[r != 0])
+    factor = 1 / float(np.quantile(changes, 1 - CUT)) if len(changes) else 0.0
+    scaled = np.clip(np.asarray(r, np.float64) * factor, -1, 1)
     if len(r) == 3:
         return to_pixels(0.5 + 0.5 * scaled), factor
     amount = np.abs(scaled[0])[..., None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,12 +17,11 @@ from deepfool.attacks.adversarial import Adversarial
 from deepfool.attacks.problem import Bounds
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
-from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.pictures import read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
-from deepfool.models.zoo import ZOO
 from deepfool.norms import norm as norm_of
+from deepfool.reporting.naming import names_of_network
 
 TOP = 3
 """How many scores are told."""
@@ -98,25 +96,8 @@ def name_label(source: Source, label: int) -> str:
     >>> name_label(resolve("lenet-mnist"), 7)
     '7'
     """
-    names = source.classes or _known_names(source.spec)
+    names = source.classes or names_of_network(source.spec)
     return (names[label] if label < len(names) else "") or f"class {label}"
-
-
-def _known_names(spec: str) -> tuple[str, ...]:
-    data = ZOO[spec].data if spec in ZOO else ""
-    if data in BUILTINS:
-        return BUILTINS[data].classes
-    return _imagenet_names() if data == "imagenet" else ()
-
-
-@functools.cache
-def _imagenet_names() -> tuple[str, ...]:
-    """As torchvision has them; without it, or with a build that does not fit torch's, classes go by their number."""
-    try:
-        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
-    except (ImportError, RuntimeError):
-        return ()
-    return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def attack_one(

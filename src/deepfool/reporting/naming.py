@@ -1,0 +1,50 @@
+"""Labels as people call them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from deepfool.datasets.catalog import BUILTINS
+from deepfool.models.zoo import ZOO
+from deepfool.records import Run
+
+
+def name_class(classes: Sequence[str], label: int) -> str:
+    """The name of a label, or its number where it has none.
+
+    >>> name_class(["cat", ""], 0), name_class(["cat", ""], 1), name_class([], 7)
+    ('cat', '1', '7')
+    """
+    return (classes[label] if 0 <= label < len(classes) else "") or str(label)
+
+
+def names_of_run(run: Run) -> list[str]:
+    """The names that the data have; where they leave gaps, those of the network."""
+    names: list[Any] = list(run.manifest["data"]["classes"])
+    known = names_of_network(str(run.manifest["model"]["spec"]))
+    names += [""] * (len(known) - len(names))
+    return [str(name or (known[i] if i < len(known) else "")) for i, name in enumerate(names)]
+
+
+def names_of_network(spec: str) -> tuple[str, ...]:
+    """The classes of a network of the zoo, as far as they can be known; of another model none.
+
+    >>> names_of_network("lenet-cifar10")[:2], names_of_network("timm:resnet18")
+    (('airplane', 'automobile'), ())
+    """
+    data = ZOO[spec].data if spec in ZOO else ""
+    if data in BUILTINS:
+        return BUILTINS[data].classes
+    return _imagenet_names() if data == "imagenet" else ()
+
+
+@functools.cache
+def _imagenet_names() -> tuple[str, ...]:
+    """As torchvision has them; without it, or with a build that does not fit torch's, classes go by their number."""
+    try:
+        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+    except (ImportError, RuntimeError):
+        return ()
+    return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
