@@ -16,7 +16,7 @@ import torch
 from deepfool import evaluate
 from tests import nets
 
-SAMPLES, BATCH = 160, 8
+SAMPLES, BATCH = 96, 8
 
 
 def measure(out: Path) -> None:

@@ -51,7 +51,7 @@ class Narrow(nn.Module):
 def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 50) -> Adversarial:
     """deepfool, which notes who runs what, and takes long enough to be killed on the way."""
     (Path(os.environ["NOTES"]) / f"{os.getpid()} {float(x[0, 0])!r}").touch()
-    time.sleep(0.2)
+    time.sleep(0.35)
     return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
 
 

@@ -56,6 +56,14 @@ def check(
     """The verdict on each condition; the first is always that the run is complete.
 
     `min_rho` is in the norm of the attack, and so is eps.
+
+    >>> import tempfile, torch
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     verdicts = check(evaluate(model, data, out=here), min_rho=1e-6)
+    >>> [(verdict.name, verdict.passed) for verdict in verdicts]
+    [('complete', True), ('min-rho', True)]
     """
     records = run.records()
     verdicts = [

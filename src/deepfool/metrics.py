@@ -277,7 +277,12 @@ def confusion(records: Records) -> Ints:
 
 
 def per_class(records: Records, norm: str = "l2", *, seed: int = 0, resamples: int = 500) -> dict[int, dict[str, Any]]:
-    """rho_adv, its median, and the share fooled, for each predicted label."""
+    """rho_adv, its median, and the share fooled, for each predicted label.
+
+    >>> rows = [{"index": i, "label": i, "status": "FOOLED", "r_l2": 1.0, "x_l2": 10.0 / (i + 1)} for i in range(2)]
+    >>> [found["rho_adv"].value for found in per_class(Records.of(rows, p=2)).values()]
+    [0.1, 0.2]
+    """
     found = {}
     for label in np.unique(records.label).tolist():
         part = records.pick(records.label == label)
@@ -300,7 +305,11 @@ def share_fooled(records: Records) -> Estimate:
 
 
 def count_iterations(records: Records) -> dict[str, float]:
-    """Mean, median and largest number of iterations over the samples that were searched."""
+    """Mean, median and largest number of iterations over the samples that were searched.
+
+    >>> count_iterations(Records.of([{"index": i, "status": "FOOLED", "iterations": i} for i in (1, 2, 6)], p=2))
+    {'mean': 3.0, 'median': 2.0, 'max': 6}
+    """
     steps = records.iterations[records.status != Status.MISCLASSIFIED]
     if not len(steps):
         return {"mean": math.nan, "median": math.nan, "max": 0}
@@ -308,7 +317,11 @@ def count_iterations(records: Records) -> dict[str, float]:
 
 
 def clean_accuracy(records: Records) -> Estimate:
-    """The share of labelled samples that the model gets right."""
+    """The share of labelled samples that the model gets right.
+
+    >>> clean_accuracy(Records.of([{"index": 0, "label": 1, "true_label": 1, "status": "FOOLED"}], p=2)).value
+    1.0
+    """
     labelled = records.true_label >= 0
     return share(int((labelled & (records.true_label == records.label)).sum()), int(labelled.sum()))
 
@@ -420,7 +433,16 @@ def shared_norm(a: Run, b: Run, norm: str | None) -> str:
 
 
 def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str, Any]:
-    """All of the above for a run, as plain values for JSON: null where there is no number, "inf" for infinity."""
+    """All of the above for a run, as plain values for JSON: null where there is no number, "inf" for infinity.
+
+    >>> import tempfile, torch
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     summary = summarize(evaluate(model, data, out=here))
+    >>> summary["samples"], summary["status"]["FOOLED"], summary["warnings"]
+    (8, 8, [])
+    """
     records = run.records()
     warnings = find_warnings(run, records)
     own = f"l{run.p:g}"

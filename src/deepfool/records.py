@@ -431,6 +431,14 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
     """Put runs on different samples of the same data together; the result is the run that measured all of them.
 
     Runs that are not complete can be merged too: the result then goes on like any other.
+
+    >>> import tempfile, torch
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     parts = [evaluate(model, data, out=f"{here}/{i}", shard=(i, 2)) for i in (1, 2)]
+    ...     merge(parts, f"{here}/both").count
+    8
     """
     out = Path(out)
     if out.exists():

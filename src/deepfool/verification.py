@@ -79,6 +79,13 @@ def verify(
 
     `model` and `data` are needed only if the run was made from objects; whatever they are, they must have the hashes
     of the manifest. `batch_size` is that of the trial in another batch size.
+
+    >>> import tempfile
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     verify(evaluate(model, data, out=here, save_perturbations=True), model, data).holds
+    True
     """
     source, samples = find_subjects(run, model, data)
     device = choose_device(device)
