@@ -40,7 +40,8 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors",
+        "Adversarial", "Classifier", "SmallestEps", "Status", "__version__", "affine", "ddn", "deepfool", "errors",
+        "fab", "fgsm", "fmn", "lbfgs", "smallest_eps", "superdeepfool", "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepfool import errors as errors
+    from deepfool.attacks.adaptive_boundary import fab as fab
     from deepfool.attacks.adversarial import Adversarial as Adversarial
     from deepfool.attacks.adversarial import Status as Status
     from deepfool.attacks.affine import affine as affine
+    from deepfool.attacks.box_lbfgs import lbfgs as lbfgs
+    from deepfool.attacks.decoupled import ddn as ddn
+    from deepfool.attacks.fast_gradient import SmallestEps as SmallestEps
+    from deepfool.attacks.fast_gradient import fgsm as fgsm
+    from deepfool.attacks.fast_gradient import smallest_eps as smallest_eps
+    from deepfool.attacks.fast_minimum_norm import fmn as fmn
     from deepfool.attacks.linearization import deepfool as deepfool
+    from deepfool.attacks.ray_search import tighten as tighten
+    from deepfool.attacks.super_deepfool import superdeepfool as superdeepfool
     from deepfool.classifier import Classifier as Classifier
 
 __version__ = "0.1.0"
@@ -23,13 +32,39 @@ __version__ = "0.1.0"
 _HOME = {
     "Adversarial": "deepfool.attacks.adversarial",
     "Classifier": "deepfool.classifier",
+    "SmallestEps": "deepfool.attacks.fast_gradient",
     "Status": "deepfool.attacks.adversarial",
     "affine": "deepfool.attacks.affine",
+    "ddn": "deepfool.attacks.decoupled",
     "deepfool": "deepfool.attacks.linearization",
     "errors": "",
+    "fab": "deepfool.attacks.adaptive_boundary",
+    "fgsm": "deepfool.attacks.fast_gradient",
+    "fmn": "deepfool.attacks.fast_minimum_norm",
+    "lbfgs": "deepfool.attacks.box_lbfgs",
+    "smallest_eps": "deepfool.attacks.fast_gradient",
+    "superdeepfool": "deepfool.attacks.super_deepfool",
+    "tighten": "deepfool.attacks.ray_search",
 }
 
-__all__ = ["Adversarial", "Classifier", "Status", "__version__", "affine", "deepfool", "errors"]
+__all__ = [
+    "Adversarial",
+    "Classifier",
+    "SmallestEps",
+    "Status",
+    "__version__",
+    "affine",
+    "ddn",
+    "deepfool",
+    "errors",
+    "fab",
+    "fgsm",
+    "fmn",
+    "lbfgs",
+    "smallest_eps",
+    "superdeepfool",
+    "tighten",
+]
 
 
 def __getattr__(name: str) -> Any:

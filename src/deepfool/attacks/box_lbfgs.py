@@ -20,7 +20,16 @@ from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.attacks.linearization import choose_classes
-from deepfool.attacks.problem import NO_DIRECTION, Bounds, Labels, Problem, check_count, check_inputs, pose
+from deepfool.attacks.problem import (
+    NO_DIRECTION,
+    Bounds,
+    Labels,
+    Problem,
+    check_count,
+    check_inputs,
+    check_number,
+    pose,
+)
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.jacobian import cross_entropy
@@ -38,6 +47,7 @@ def lbfgs(
     max_iter: int = 50,
     brackets: int = 10,
     bisections: int = 6,
+    sharpness: float = 1.0,
     bounds: Bounds | None = None,
     labels: Labels | None = None,
     mask: Tensor | None = None,
@@ -53,6 +63,7 @@ def lbfgs(
         max_iter: iterations of L-BFGS for each c.
         brackets: how often c may be multiplied or divided by 4 to find one that fools and one that does not.
         bisections: how often to halve (geometrically) the bracket of c.
+        sharpness: what the scores are multiplied by before the softmax of the loss; 1 is the paper. See `ddn`.
 
     The other arguments are those of `deepfool`.
 
@@ -66,15 +77,20 @@ def lbfgs(
     for name, count in (("candidates", candidates), ("max_iter", max_iter), ("brackets", brackets)):
         check_count(count, name)
     check_count(bisections, "bisections", least=0)
+    check_number(sharpness, "sharpness", 0, math.inf)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
     with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
         rows = problem.running
         goals = choose_classes(problem, rows, problem.scores[rows], min(candidates, problem.classes - 1))
         for row, goals_of_row in zip(rows[:, None], goals[:, :, None], strict=True):
-            for goal in goals_of_row:
-                _Penalised(problem, row, goal).search(max_iter, brackets, bisections)
-        problem.end(rows, Status.EXHAUSTED, "no penalty led to another label; raise brackets, max_iter or candidates")
+            tries = [_Penalised(problem, row, goal, sharpness) for goal in goals_of_row]
+            for one in tries:
+                one.search(max_iter, brackets, bisections)
+            if any(one.solvable for one in tries):
+                problem.end(row, Status.EXHAUSTED, "no penalty led to another label; raise brackets or candidates")
+            else:
+                problem.end(row, Status.STUCK, NO_DIRECTION)
         if tighten:
             shorten(problem)
         return problem.result()
@@ -83,8 +99,8 @@ def lbfgs(
 class _Penalised:
     """The penalised problem of one sample and one class to reach, in scaled units."""
 
-    def __init__(self, problem: Problem, row: Tensor, goal: Tensor) -> None:
-        self.problem, self.row, self.goal = problem, row, goal
+    def __init__(self, problem: Problem, row: Tensor, goal: Tensor, sharpness: float) -> None:
+        self.problem, self.row, self.goal, self.sharpness = problem, row, goal, sharpness
         self.free = torch.ones_like(problem.x_0[0], dtype=torch.bool) if problem.mask is None else problem.mask[row][0]
         self.unit = self.loss_0 = 1.0
         self.u = np.zeros(int(self.free.sum()))  # r / unit on the features that may change
@@ -97,7 +113,6 @@ class _Penalised:
     def search(self, max_iter: int, brackets: int, bisections: int) -> None:
         """Bracket c between one that fools and one that does not, then halve the bracket."""
         if not self.solvable:
-            self.problem.end(self.row, Status.STUCK, NO_DIRECTION)
             return
         c, fools, fails = 0.5, 0.0, math.inf
         for _ in range(brackets):
@@ -120,9 +135,9 @@ class _Penalised:
             loss, g = self.loss_and_gradient(u)
             return c * float(u @ u) + loss / self.loss_0, 2 * c * u + g * self.unit / self.loss_0
 
-        found = minimize(
-            objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options={"maxiter": max_iter}
-        )
+        # Below the rounding of the model's own precision there is nothing to descend.
+        options = {"maxiter": max_iter, "ftol": max(2e-9, 8 * torch.finfo(self.problem.like.dtype).eps)}
+        found = minimize(objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options=options)
         self.u = found.x
         self.problem.iterations[self.row] += int(found.nit)
         r = self.r(self.u)
@@ -133,13 +148,16 @@ class _Penalised:
         """J(x + r, t) and its gradient with respect to r; whatever fools on the way is kept."""
         problem, r = self.problem, self.r(u)
 
+        loss = math.nan
+
         def seeds(_: Tensor, z: Tensor) -> Tensor:
-            _, weight, direction = cross_entropy(z, self.goal)
-            return weight[:, None] * direction
+            nonlocal loss
+            losses, weight, direction = cross_entropy(self.sharpness * z, self.goal)
+            loss = losses.item()
+            return self.sharpness * weight[:, None] * direction
 
         z, g = problem.look_and_climb(self.row, problem.x_0[self.row] + r, seeds)
         problem.improve(self.row, r, z)
-        loss = cross_entropy(z, self.goal)[0].item()
         if not math.isfinite(loss):  # a wall that the line search turns back from
             return 1e30, np.zeros_like(u)
         return loss, g[0, self.free].double().cpu().numpy()

@@ -36,6 +36,7 @@ def ddn(
     step_size: float = 1.0,
     first_norm: float = 1.0,
     gamma: float = 0.05,
+    sharpness: float = 1.0,
     start: Tensor | Adversarial | None = None,
     bounds: Bounds | None = None,
     labels: Labels | None = None,
@@ -51,6 +52,9 @@ def ddn(
         step_size: the length of the first step, in the units of x; the last is a hundredth of it.
         first_norm: the norm of the first perturbation, in the units of x.
         gamma: by how much the norm shrinks or grows at each step.
+        sharpness: what the scores are multiplied by before the softmax of the loss; 1 is the paper. Where many classes
+            have a say in that softmax, its gradient does not point to the nearest boundary, and the perturbations
+            come out too large: more sharpness leaves the say to the best rival.
         start: points to begin at instead of x, with their own norm; DeepFool's are a good choice.
 
     The other arguments are those of `deepfool`.
@@ -66,22 +70,28 @@ def ddn(
     check_number(step_size, "step_size", 0, float("inf"))
     check_number(first_norm, "first_norm", 0, float("inf"))
     check_number(gamma, "gamma", 0, 1)
+    check_number(sharpness, "sharpness", 0, float("inf"))
     if len(x) == 0:
         return Adversarial.empty(x, 2)
     with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
-        _run(problem, problem.begin_at(start), steps, step_size, first_norm, gamma)
+        _run(problem, problem.begin_at(start), steps, step_size, first_norm, gamma, sharpness)
         if tighten:
             shorten(problem)
         return problem.result()
 
 
-def _run(problem: Problem, start: Tensor, steps: int, step_size: float, first_norm: float, gamma: float) -> None:
+def _run(
+    problem: Problem, start: Tensor, steps: int, step_size: float, first_norm: float, gamma: float, sharpness: float
+) -> None:
+    def seeds(rows: Tensor, z: Tensor) -> Tensor:
+        return problem.by_loss(rows, sharpness * z)
+
     rows = problem.running
     delta = start[rows]
     length = norm(delta, 2)
     epsilon = torch.where(length > 0, length, first_norm)
     for k in range(steps):
-        z, g = problem.look_and_climb(rows, problem.x_0[rows] + delta, problem.by_loss)
+        z, g = problem.look_and_climb(rows, problem.x_0[rows] + delta, seeds)
         problem.iterations[rows] += 1
         fooled = problem.improve(rows, delta, z)
         problem.show(rows[~fooled], delta[~fooled], z[~fooled])

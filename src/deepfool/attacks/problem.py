@@ -193,7 +193,8 @@ class Problem:
         self.status[rows] = Status.FOOLED
         self.r[rows] = r
         self.adv_label[rows] = z.argmax(1)
-        self._fill_reason(rows, "")
+        if any(self.reason):  # an earlier try may have given up
+            self._fill_reason(rows, "")
 
     def show(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
         """Where a search stands that has not fooled yet: what is returned if it never does."""

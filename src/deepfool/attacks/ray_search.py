@@ -3,8 +3,8 @@
 Most attacks go a little beyond the boundary to be sure of the change. What of that is not needed is taken back here:
 the perturbation r is scaled by the smallest t in (0, 1] that is found to fool, with a root search on the margin along
 t -> x_0 + t r. Features that touch the bounds stay there while the others go back (the smallest perturbation in a box
-keeps them there), and follow only later. The upper end of the bracket is always a point that a forward pass has shown to
-be fooled, so nothing can get lost or larger. Where the ray crosses several boundaries, one of them is found.
+keeps them there), and follow only later. The upper end of the bracket is always a point that a forward pass has shown
+to be fooled, so nothing can get lost or larger. Where the ray crosses several boundaries, one of them is found.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _search(problem: Problem, held: Tensor | None, steps: int, precision: float)
     t_a, t_b = low, FIRST * high
     f_a = f_b = (problem.margin(rows, problem.scores[rows]) - problem.tolerance[rows]).to(r.dtype)
     for turn in range(steps):
-        t = t_b if turn == 0 else _next_point(t_a, f_a, t_b, f_b, low, high, precision, bisect=turn % 4 == 3)
+        t = t_b if turn == 0 else _next_point(t_a, f_a, t_b, f_b, low, high, precision, bisect=turn % 3 == 2)
         z = problem.look(rows, problem.x_0[rows] + t[:, None] * r)
         fooled = problem.is_fooled(rows, z)
         problem.finish(rows[fooled], t[fooled, None] * r[fooled], z[fooled])
