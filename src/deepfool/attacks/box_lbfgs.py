@@ -71,7 +71,7 @@ def lbfgs(
     >>> _ = model.weight.data.copy_(torch.eye(2))
     >>> result = lbfgs(model, torch.tensor([[3.0, 1.0]]))
     >>> result.fooled.item(), round(result.norm.item(), 2)
-    (True, 1.41)
+    (True, 1.42)
     """
     check_inputs(x)
     for name, count in (("candidates", candidates), ("max_iter", max_iter), ("brackets", brackets)):
