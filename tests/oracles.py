@@ -59,8 +59,9 @@ def solve_boxed(w: np.ndarray, gap: float, low: np.ndarray, high: np.ndarray, p:
     if np.maximum(w * low, w * high).sum() < gap:
         return math.inf
     if p == 1:  # r = u - v
-        answer = linprog(np.ones(2 * d), -np.concatenate([w, -w])[None], [-gap],
-                         bounds=[(0, h) for h in high] + [(0, -v) for v in low])  # fmt: skip
+        eye = np.hstack([np.eye(d), -np.eye(d)])
+        answer = linprog(np.ones(2 * d), np.vstack([-np.concatenate([w, -w])[None], eye, -eye]),
+                         np.concatenate([[-gap], high, -low]))  # fmt: skip
         return float(answer.fun)
     if p == math.inf:  # -t <= r_i <= t
         eye, ones = np.eye(d), np.ones((d, 1))
@@ -68,12 +69,14 @@ def solve_boxed(w: np.ndarray, gap: float, low: np.ndarray, high: np.ndarray, p:
         answer = linprog(np.append(np.zeros(d), 1), constraints, np.append(-gap, np.zeros(2 * d)),
                          bounds=[*zip(low, high, strict=True), (0, None)])  # fmt: skip
         return float(answer.fun)
-    scale = gap / np.linalg.norm(w)  # solve in units of the free distance
+    # Solve in units of the free distance, or of the way into the box where that is longer.
+    length = np.linalg.norm(w) or 1.0
+    scale = max(gap / length, np.maximum(low, -high).max(), 1e-12)
     answer = minimize(
-        lambda s: (np.abs(s) ** p).sum(), np.clip(w / np.linalg.norm(w), low / scale, high / scale),
+        lambda s: (np.abs(s) ** p).sum(), np.clip(w / length, low / scale, high / scale),
         jac=lambda s: p * np.abs(s) ** (p - 1) * np.sign(s), method="SLSQP",
         bounds=[*zip(low / scale, high / scale, strict=True)],
-        constraints={"type": "ineq", "fun": lambda s: (w @ s * scale - gap) / gap, "jac": lambda s: w * scale / gap},
+        constraints={"type": "ineq", "fun": lambda s: (w @ s - gap / scale) / length, "jac": lambda s: w / length},
         options={"maxiter": 1000, "ftol": 1e-14},
     )  # fmt: skip
     return float(scale * np.linalg.norm(answer.x, p))

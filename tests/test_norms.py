@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfool.errors import InputError
-from deepfool.norms import check_p, direction, distance, dual, norm, project_on_ball, step, step_in_box
+from deepfool.norms import check_p, direction, distance, dual, norm, project, project_on_ball, step, step_in_box
 from tests.oracles import solve_boxed
 
 ALL_P = [1.0, 1.5, 2.0, 4.0, math.inf]
@@ -107,3 +107,37 @@ def test_balls_of_no_or_infinite_radius():
         assert torch.equal(project_on_ball(torch.zeros(3, 5), torch.ones(3), p), torch.zeros(3, 5))
     with pytest.raises(InputError, match="p = 1, 2 and inf"):
         project_on_ball(v, torch.ones(3), 3)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@given(seed=st.integers(0, 10**6), tightness=st.floats(0.0, 1.1), outside=st.booleans())
+def test_projections_match_an_independent_solver(p, seed, tightness, outside):
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 12))
+    w = rng.normal(size=d) * (rng.random(d) < 0.8)
+    lower = rng.random(d) - 0.5
+    upper = lower + rng.random(d)
+    c = rng.normal(size=d) if outside else lower + rng.random(d) * (upper - lower)
+    near = np.clip(c, lower, upper)
+    most, least = np.maximum(w * lower, w * upper).sum(), (w * near).sum()
+    b = least + tightness * (most - least) + 1e-9
+    y, possible = project(*(torch.tensor(v)[None] for v in (c, w, b, lower, upper)), p)
+    y = y[0].numpy()
+    expected = solve_boxed(w, b - w @ c, lower - c, upper - c, p) if most >= b else math.inf
+    assert bool(possible[0]) == (most >= b)
+    assert ((y >= lower - 1e-12) & (y <= upper + 1e-12)).all()
+    if possible:
+        assert w @ y >= b - 1e-9
+        assert np.linalg.norm(y - c, p) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    else:
+        assert w @ y == pytest.approx(most)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_a_projection_without_walls_is_the_free_step(p):
+    c, w = torch.randn(5, 8, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    gap = torch.rand(5, dtype=torch.float64)
+    wall = torch.full_like(c, math.inf)
+    y, possible = project(c, w, (w * c).sum(-1) + gap, -wall, wall, p)
+    assert possible.all()
+    torch.testing.assert_close(y, c + step(gap, w, p))

@@ -155,6 +155,61 @@ def project_on_ball(v: Tensor, radius: Tensor, p: float) -> Tensor:
     return torch.where(inside, v, shrunk)
 
 
+def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """The point of the half space w . y >= b inside [lower, upper] that is nearest to c, for p in {1, 2, inf}.
+
+    Unlike for a step, c itself may lie outside the box. Also says where there is such a point; elsewhere the corner
+    that comes nearest to the half space is returned.
+
+    >>> y, possible = project(*map(torch.tensor, ([[0.0, 0.0]], [[1.0, 1.0]], [1.0], [[0.7, 0.0]], [[1.0, 1.0]])), 2)
+    >>> y, possible
+    (tensor([[0.7000, 0.3000]]), tensor([True]))
+    """
+    near, far = c.clamp(lower, upper), torch.where(w > 0, upper, lower)
+    need = b - (w * near).sum(-1)
+    most = torch.where(w != 0, w * far, torch.zeros_like(w)).sum(-1)
+    possible = (most >= b) | (need <= 0)
+    if p == 1:  # from the nearest point of the box on, a unit of movement costs the same in every feature
+        room = torch.where(w != 0, (far - near).abs(), torch.zeros_like(w))
+        y = near + _fill_largest_first(need.clamp_min(0), w.abs(), room) * w.sign()
+    else:
+        d = w if p == 2 else w.sign()
+        # The inf-norm lets every feature move as far as the one that has to come into the box.
+        start = torch.zeros_like(b) if p == 2 else torch.maximum(lower - c, c - upper).clamp_min(0).amax(-1)
+        t = _root_along(c, d, w, b, lower, upper, start)
+        y = (c + t.unsqueeze(-1) * d).clamp(lower, upper)
+        y = torch.where((need <= 0).unsqueeze(-1), near, y)
+    corner = torch.where(w != 0, far, near)
+    return torch.where(possible.unsqueeze(-1), y, corner), possible
+
+
+def _root_along(c: Tensor, d: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, start: Tensor) -> Tensor:
+    """The least t >= start with w . clip(c + t d) >= b: Newton's method, kept inside a bracket by bisection.
+
+    The gain rises with t, piecewise linearly: within a piece Newton's step is exact.
+    """
+    wall = torch.where(d > 0, upper, lower)
+    reach = torch.where(d != 0, (wall - c) / torch.where(d != 0, d, torch.ones_like(d)), torch.zeros_like(d))
+    low, high = start, torch.maximum(reach.amax(-1), start).clamp_max(torch.finfo(c.dtype).max / 4)
+    t = start
+    accuracy = 8 * torch.finfo(c.dtype).eps
+    rate_all = w * d
+    for _ in range(60):
+        moved = c + t.unsqueeze(-1) * d
+        y = moved.clamp(lower, upper)
+        gain = (w * y).sum(-1)
+        short = gain < b
+        low, high = torch.where(short, t, low), torch.where(short, high, t)
+        off = (b - gain).abs() > accuracy * (b.abs() + (w * y).abs().sum(-1))
+        if not bool((off & (high > low)).any()):
+            break
+        rate = torch.where(moved == y, rate_all, torch.zeros_like(w)).sum(-1)
+        newton = t + (b - gain) / rate
+        inside = (rate > 0) & (newton >= low) & (newton <= high)
+        t = torch.where(off, torch.where(inside, newton, low + (high - low) / 2), t)
+    return t
+
+
 def _power(w: Tensor, p: float) -> Tensor:
     """|w|^(q-1), after scaling by the largest entry so that large powers stay in range (1 < p < inf)."""
     a = w.abs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from deepfool.errors import InputError, RunError
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Recipe:
     networks that end in a global average; empty means the full image throughout."""
     clip: float = math.inf
     """Largest norm of the whole gradient."""
+    dropout: float | None = None
+    """The rate of all dropout layers while training; None leaves each as the network defines it."""
     bfloat16: bool = False
     """Run the layers in bfloat16 while training (weights, loss and evaluation stay in float32)."""
 
@@ -85,7 +90,10 @@ def train(
     """
     path = None if checkpoint is None else Path(checkpoint)
     # Dense layers keep their layout; convolutions are faster with the channels last.
-    model.to(memory_format=torch.channels_last)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own hints leave it out
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout) and recipe.dropout is not None:
+            layer.p = recipe.dropout
     optimizer = torch.optim.SGD(
         model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum,
         weight_decay=recipe.weight_decay, nesterov=recipe.momentum > 0,
@@ -107,8 +115,13 @@ def train(
                 with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bfloat16):
                     scores = model(x)
                 loss = F.cross_entropy(scores.float(), y.to(device))
+                if not math.isfinite(loss.item()):
+                    raise RunError(
+                        f"the loss became {loss.item()} in epoch {epoch + 1}, batch {batch + 1}.",
+                        hint="a smaller learning rate, a longer warm-up or a smaller `clip` keeps it finite",
+                    )
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 if math.isfinite(recipe.clip):
                     nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
                 optimizer.step()
@@ -122,7 +135,7 @@ def train(
 
 
 @torch.no_grad()
-def test_error(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = 500) -> float:
+def test_error(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = 500) -> float:  # noqa: PT028
     """The share of images that the model gets wrong, in eval mode and full precision.
 
     >>> test_error(nn.Flatten(), torch.eye(3).view(3, 3, 1, 1), torch.tensor([0, 1, 1]))
@@ -131,12 +144,15 @@ def test_error(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int
     was_training = model.training
     model.eval()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    wrong = sum(
-        int((model(to_unit(x.to(device))).argmax(1) != y.to(device)).sum())
-        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    )
+    wrong = 0
+    for x, y in zip(torch.split(images, batch_size), torch.split(labels, batch_size), strict=True):
+        labels_found = model(to_unit(x.to(device))).argmax(1)
+        wrong += int(torch.ne(labels_found, y.to(device)).sum())
     model.train(was_training)
     return wrong / len(images)
+
+
+test_error.__test__ = False  # type: ignore[attr-defined]  # its name makes pytest take it for a test
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -158,7 +174,7 @@ def _augmented(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> It
     """One epoch of batches, shuffled, shifted, cropped and mirrored by the global stream seeded for it."""
     side = recipe.side(epoch, images.shape[-1])
     pad = recipe.shift if side == images.shape[-1] else 0  # a smaller crop moves about inside the image as it is
-    for chosen in torch.randperm(len(images)).split(recipe.batch_size):
+    for chosen in torch.split(torch.randperm(len(images)), recipe.batch_size):
         x = to_unit(images[chosen])
         room = images.shape[-1] + 2 * pad - side
         if room > 0:
@@ -182,16 +198,26 @@ def _save(
         "model": model.state_dict(), "optimizer": optimizer.state_dict(),
     }  # fmt: skip
     partial = path.with_name(path.name + ".partial")
-    torch.save(state, partial)
+    with partial.open("wb") as stream:
+        torch.save(state, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
     partial.replace(path)
 
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int) -> int:
-    state = torch.load(path, weights_only=True, map_location="cpu")
-    if state["recipe"] != asdict(recipe) or state["seed"] != seed:
-        raise ValueError(
-            f"{path} was written by another recipe or seed: {state['recipe']}, seed {state['seed']}. "
-            "Hint: give another checkpoint path, or remove that file to start afresh."
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        found = Recipe(**state["recipe"]), state["seed"]
+    except (OSError, RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        raise RunError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}).",
+            hint="remove the file to start afresh, or give another checkpoint path",
+        ) from error
+    if found != (recipe, seed):
+        raise InputError(
+            f"{path} was written by another recipe or seed: {found[0]}, seed {found[1]}.",
+            hint="give another checkpoint path, or remove the file to start afresh",
         )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])

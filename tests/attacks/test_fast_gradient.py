@@ -12,7 +12,7 @@ from tests.oracles import mlp
 
 
 def tiny():
-    """Two inputs, two classes, a hidden layer that can be followed on paper: h = relu(x), z = 3 + (h_0, 2 h_1 - h_0)."""
+    """Two inputs, two classes, a hidden layer to follow on paper: h = relu(x), z = 3 + (h_0, 2 h_1 - h_0)."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     model[0].weight.data, model[0].bias.data = torch.eye(2), torch.zeros(2)
     model[2].weight.data, model[2].bias.data = torch.tensor([[1.0, 0.0], [-1.0, 2.0]]), torch.full((2,), 3.0)

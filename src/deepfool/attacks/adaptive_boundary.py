@@ -133,7 +133,7 @@ def _nearest_boundary(
     """
     x_i = problem.clamp(rows, problem.x_0[rows] + r_i)
     tangent = Tangent(problem.f, problem.inputs(rows, x_i))
-    problem.forwards[rows] += 1
+    problem.count(rows, forwards=1)
     z = tangent.scores
     classes = choose_classes(problem, rows, z, candidates) if goal is None else goal[rows, None]
     reference = problem.label[rows]
@@ -146,7 +146,7 @@ def _nearest_boundary(
     gap, nearest = torch.full_like(x_i[:, 0], math.inf), torch.full_like(x_i[:, 0], math.inf)
     w, d = torch.zeros_like(x_i), torch.zeros_like(x_i)
     for columns, w_all in tangent.difference_rows(classes, reference):
-        problem.backwards[rows] += w_all.shape[1]
+        problem.count(rows, backwards=w_all.shape[1])
         w_all = w_all.to(x_i.dtype)
         if problem.mask is not None:
             w_all = w_all * problem.mask[rows].unsqueeze(1)

@@ -51,7 +51,7 @@ class Adversarial:
     backwards: Tensor
     """Backward rows: gradients of one score, or of one difference of scores."""
     reason: tuple[str, ...]
-    """Why a row is not fooled, and what to try; an empty text where it is."""
+    """Why a row is not fooled, and what to try; for a fooled row a caution, or an empty text."""
     p: float
     """The norm that was minimised."""
 

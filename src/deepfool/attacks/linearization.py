@@ -95,7 +95,7 @@ def run_deepfool(
     for _ in range(max_iter):
         if len(rows) == 0:
             break
-        r_i, why_not = step_to_nearest_boundary(problem, rows, start[rows] + r[rows], candidates)
+        r_i, why_not = descend(problem, rows, start[rows] + r[rows], candidates)
         moving = torch.tensor([not why for why in why_not], device=rows.device)
         for i in (~moving).nonzero()[:, 0].tolist():
             problem.end(rows[i : i + 1], Status.STUCK, why_not[i])
@@ -116,17 +116,19 @@ def run_deepfool(
     return torch.cat(won), torch.cat(won_by)
 
 
-def step_to_nearest_boundary(
-    problem: Problem, rows: Tensor, r: Tensor, candidates: int | None
-) -> tuple[Tensor, list[str]]:
-    """Lines 5 to 10 of Algorithm 2: linearise at x_0 + r, find the nearest class, step to its boundary.
+def descend(problem: Problem, rows: Tensor, r: Tensor, candidates: int | Tensor | None) -> tuple[Tensor, list[str]]:
+    """Lines 6 to 11 of Algorithm 2: linearise at x_0 + r, find the nearest class, step to its boundary.
 
-    Returns the steps, and for each sample why there is none (an empty text where there is one).
+    `candidates` may also be the classes themselves, (k, m). Returns the steps, and for each sample why there is none
+    (an empty text where there is one).
     """
     x_i = problem.clamp(rows, problem.x_0[rows] + r)
     tangent = Tangent(problem.f, problem.inputs(rows, x_i))
-    problem.forwards[rows] += 1
-    classes = choose_classes(problem, rows, tangent.scores, candidates)
+    problem.count(rows, forwards=1)
+    if isinstance(candidates, Tensor):
+        classes = candidates
+    else:
+        classes = choose_classes(problem, rows, tangent.scores, candidates)
     label = problem.label[rows]
     z = tangent.scores
     f_prime = z.gather(1, classes) - z.gather(1, label[:, None])
@@ -139,7 +141,7 @@ def step_to_nearest_boundary(
     finite = torch.zeros_like(nearest, dtype=torch.bool)
     sloped = torch.zeros_like(finite)
     for columns, w_prime in tangent.difference_rows(classes, label):
-        problem.backwards[rows] += w_prime.shape[1]
+        problem.count(rows, backwards=w_prime.shape[1])
         w_prime = w_prime.to(x_i.dtype)
         if problem.mask is not None:
             w_prime = w_prime * problem.mask[rows].unsqueeze(1)

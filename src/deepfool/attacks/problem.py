@@ -113,9 +113,14 @@ class Problem:
         r = r if self.mask is None else r * self.mask
         return self.clip(torch.arange(len(r), device=r.device), r)
 
+    def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
+        """Note the passes that these samples went through; a sample may stand in `rows` several times."""
+        self.forwards.index_add_(0, rows, torch.full_like(rows, forwards))
+        self.backwards.index_add_(0, rows, torch.full_like(rows, backwards))
+
     def look(self, rows: Tensor, y: Tensor) -> Tensor:
         """The scores at the points y of these samples, counted as a forward pass each."""
-        self.forwards[rows] += 1
+        self.count(rows, forwards=1)
         with torch.no_grad():
             return self.f(self.inputs(rows, y)).detach()
 
@@ -126,9 +131,8 @@ class Problem:
         that may not change, and zero altogether where it is not finite: there is no way to go from there.
         """
         tangent = Tangent(self.f, self.inputs(rows, y))
-        self.forwards[rows] += 1
         g = tangent.row(of(rows, tangent.scores)).to(y.dtype)
-        self.backwards[rows] += 1
+        self.count(rows, forwards=1, backwards=1)
         if self.mask is not None:
             g = g * self.mask[rows]
         return tangent.scores, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
@@ -179,7 +183,7 @@ class Problem:
         size = norm(self.settled(rows, r), self.p)
         better = fooled & (size < self.best[rows])
         self.best[rows[better]] = size[better]
-        self.finish(rows[better], r[better], z[better])
+        self.finish(rows[better], r[better], z[better].argmax(1))
         return fooled
 
     def settled(self, rows: Tensor, r: Tensor) -> Tensor:
@@ -188,13 +192,13 @@ class Problem:
             return r
         return self.clamp(rows, self.x_0[rows] + r) - self.x_0[rows]
 
-    def finish(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
-        """These samples are fooled by r, as the scores z show."""
+    def finish(self, rows: Tensor, r: Tensor, adv_label: Tensor, caution: str = "") -> None:
+        """These samples are fooled by r, as a forward pass has shown."""
         self.status[rows] = Status.FOOLED
         self.r[rows] = r
-        self.adv_label[rows] = z.argmax(1)
-        if any(self.reason):  # an earlier try may have given up
-            self._fill_reason(rows, "")
+        self.adv_label[rows] = adv_label
+        if caution or any(self.reason):  # an earlier try may have given up
+            self._fill_reason(rows, caution)
 
     def show(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
         """Where a search stands that has not fooled yet: what is returned if it never does."""

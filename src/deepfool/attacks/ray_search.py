@@ -90,6 +90,7 @@ def tighten(
             iterations=before.iterations,
             forwards=before.forwards + problem.forwards,
             backwards=before.backwards,
+            reason=tuple(new or old for new, old in zip(problem.reason, before.reason, strict=True)),  # keep a caution
         )
     rest = (~adversarial.fooled).nonzero()[:, 0]
     return Adversarial.concatenate([adversarial.rows(rest), after]).rows(torch.cat([rest, rows]).argsort())
@@ -125,7 +126,7 @@ def _search(problem: Problem, held: Tensor | None, steps: int, precision: float)
         t = t_b if turn == 0 else _next_point(t_a, f_a, t_b, f_b, low, high, precision, bisect=turn % 3 == 2)
         z = problem.look(rows, problem.x_0[rows] + t[:, None] * r)
         fooled = problem.is_fooled(rows, z)
-        problem.finish(rows[fooled], t[fooled, None] * r[fooled], z[fooled])
+        problem.finish(rows[fooled], t[fooled, None] * r[fooled], z[fooled].argmax(1))
         low, high = torch.where(fooled, low, t), torch.where(fooled, t, high)
         if turn > 0:
             t_a, f_a = t_b, f_b

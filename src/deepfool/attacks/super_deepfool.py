@@ -82,7 +82,7 @@ def _run(problem: Problem, overshoot: float, max_iter: int, turns: int, candidat
         z = problem.look(rows, x_0 + r[rows])
         fooled = problem.is_fooled(rows, z)
         # The projected point counts, even if DeepFool's own was smaller: the search back starts from it.
-        problem.finish(rows[fooled], r[rows[fooled]], z[fooled])
+        problem.finish(rows[fooled], r[rows[fooled]], z[fooled].argmax(1))
         rows = rows[~fooled]
     problem.end(rows, Status.EXHAUSTED, f"the label did not change within {turns} turns; raise turns or max_iter")
 

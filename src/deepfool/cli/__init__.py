@@ -11,7 +11,7 @@ import sys
 import typer
 
 from deepfool import __version__
-from deepfool.cli import data
+from deepfool.cli import check, compare, data, evaluate, merge, models, show, train, verify
 
 app = typer.Typer(
     name="deepfool",
@@ -20,7 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("evaluate")(evaluate.evaluate_model)
+app.command("show")(show.show_run)
+app.command("compare")(compare.compare_runs)
+app.command("check")(check.check_run)
+app.command("verify")(verify.verify_run)
+app.command("merge")(merge.merge_runs)
 app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
+app.command("train")(train.train_network)
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from deepfool.models.preprocessing import Normalize
-
-CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
-CIFAR10_STD = (0.2470, 0.2435, 0.2616)
+from deepfool.models.preprocessing import CIFAR10_MEAN, CIFAR10_STD, Normalize
 
 
 def mlpconv(inputs: int, widths: tuple[int, int, int], kernel: int) -> list[nn.Module]:

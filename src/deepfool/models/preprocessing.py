@@ -7,6 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2470, 0.2435, 0.2616)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
 
 class Normalize(nn.Module):
     """Subtract a mean and divide by a deviation, channel by channel.
@@ -27,3 +32,21 @@ class Normalize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
+
+
+class CaffeInput(nn.Module):
+    """RGB in [0, 1] to what Caffe's ImageNet networks read: blue-green-red in 0-255, minus the mean of each channel.
+
+    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    >>> CaffeInput(mean_bgr=(104, 117, 123))(red).flatten().tolist()
+    [-104.0, -117.0, 132.0]
+    """
+
+    mean_bgr: Tensor
+
+    def __init__(self, mean_bgr: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean_bgr", torch.tensor(mean_bgr, dtype=torch.float32).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 255 * x.flip(-3) - self.mean_bgr

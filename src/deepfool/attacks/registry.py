@@ -1,0 +1,102 @@
+"""Attacks by name. A new one is a line in the table; whatever takes a name also takes the function itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from deepfool.attacks.adversarial import Adversarial
+from deepfool.errors import InputError
+
+Attack = Callable[..., Adversarial]
+
+ATTACKS: dict[str, str] = {
+    "deepfool": "deepfool.attacks.linearization:deepfool",
+    "smallest": "deepfool.attacks.trust_region:smallest",
+}
+"""name -> "module:function"."""
+
+SET_BY_THE_RUN = ("labels", "seed")
+"""What is not a knob: it belongs to the data, or to the run as a whole."""
+
+
+def find_attack(attack: str | Attack) -> Attack:
+    """The function behind a name of the table or behind `module:function`; a function is returned as it is.
+
+    >>> find_attack("deepfool").__name__
+    'deepfool'
+    >>> find_attack("deepfol")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: there is no attack called 'deepfol'. Hint: did you mean deepfool?
+    """
+    if not isinstance(attack, str):
+        if not callable(attack):
+            raise InputError(f"attack must be a name or a function, got {type(attack).__name__}.")
+        return attack
+    module, colon, function = ATTACKS.get(attack, attack).partition(":")
+    if not colon:
+        close = get_close_matches(attack, ATTACKS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(ATTACKS)}, or give module:function."
+        raise InputError(f"there is no attack called {attack!r}.", hint=hint)
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"the attack {attack!r} cannot be imported: {error}.") from error
+    if not callable(found):
+        raise InputError(f"the attack {attack!r} must be a function, got {type(found).__name__}.")
+    return found  # type: ignore[no-any-return]
+
+
+def name_attack(attack: str | Attack) -> str:
+    """The name that a run is filed under: as in the table, else module:function.
+
+    >>> name_attack(find_attack("deepfool"))
+    'deepfool'
+    """
+    if isinstance(attack, str):
+        return attack
+    place = f"{getattr(attack, '__module__', '?')}:{getattr(attack, '__qualname__', type(attack).__qualname__)}"
+    return next((name for name, known in ATTACKS.items() if known == place), place)
+
+
+def complete_knobs(attack: Attack, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All knobs of an attack: those given, and the defaults of the others.
+
+    >>> knobs = complete_knobs(find_attack("deepfool"), {"max_iter": 10})
+    >>> knobs["max_iter"], knobs["overshoot"]
+    (10, 0.02)
+    >>> complete_knobs(find_attack("deepfool"), {"max_itre": 10})
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: deepfool has no knob called 'max_itre'. Hint: did you mean max_iter?
+    """
+    parameters = inspect.signature(attack).parameters.values()
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = {each.name: each.default for each in parameters if each.kind in kinds and each.name not in SET_BY_THE_RUN}
+    for name in list(known)[:2]:  # the model and x come first, whatever they are called
+        if known[name] is inspect.Parameter.empty:
+            del known[name]
+    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    for name in given:
+        if name not in known and not open_ended:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"its knobs are {', '.join(known) or 'none'}."
+            raise InputError(f"{name_attack(attack)} has no knob called {name!r}.", hint=hint)
+    knobs = {**known, **given}
+    missing = [name for name, value in knobs.items() if value is inspect.Parameter.empty]
+    if missing:
+        raise InputError(f"{name_attack(attack)} needs a value for {', '.join(missing)}.")
+    return knobs
+
+
+def takes(attack: Attack, name: str) -> bool:
+    """Whether an attack has a parameter of this name.
+
+    >>> takes(find_attack("deepfool"), "labels"), takes(find_attack("deepfool"), "seed")
+    (True, False)
+    """
+    return name in inspect.signature(attack).parameters

@@ -1,0 +1,393 @@
+"""`smallest`: the smallest perturbation that a budget of passes can find, for p = 1, 2 and inf.
+
+This project's own scheme. Linearise the margin at the current point y, then move to the point nearest to x_0 (in the
+norm that is measured) that lies beyond the linearised boundary, inside the box and inside a trust region around y. The
+trust region is a cube, so that box and cube together are a box again, and the exact projection of `norms.project`
+serves for every norm. The cube shrinks geometrically; a round costs one forward pass and one backward row.
+
+    DeepFool                                      a first answer, and a start: the result is never larger
+    stage 1    the nearest classes, each from its own linearised boundary, a few rounds
+    stage 2    the class that came out best, from its best point, the rounds that the budget has left
+    stage 3    (large budgets) restarts from the best point with a random half of the perturbation reset
+    fallback   what gradients could not fool is searched for by decisions alone, and flagged
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.adversarial import Adversarial, Status
+from deepfool.attacks.decision_search import search_by_decisions
+from deepfool.attacks.linearization import choose_classes, descend
+from deepfool.attacks.problem import Bounds, Labels, Problem, check_count, check_inputs, pose
+from deepfool.classifier import Classifier, Model
+from deepfool.errors import InputError
+from deepfool.jacobian import Tangent
+from deepfool.norms import check_p, norm, project
+
+OVERSHOOT = 0.02
+"""Of the DeepFool run, and how far beyond its linearised boundary each class of stage 1 starts."""
+
+MASKED = (
+    "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
+    "far from the smallest"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a budget is spent."""
+
+    classes: int
+    """Tried in stage 1."""
+    first: int
+    """Rounds for each of them."""
+    middle: float
+    """The trust region at the end of stage 1, relative to its start."""
+    second: int
+    """Most rounds in stage 2."""
+    kick: int
+    """Rounds of a restart; 0 for none."""
+
+    @staticmethod
+    def of(budget: int) -> Plan:
+        """The plan for a budget of passes.
+
+        >>> Plan.of(100).classes, Plan.of(1000).kick
+        (4, 24)
+        """
+        if budget < 40:
+            return Plan(classes=1, first=4, middle=0.5, second=1000, kick=0)
+        if budget < 75:
+            return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0)
+        if budget < 300:
+            return Plan(classes=4, first=6, middle=0.3, second=1000, kick=0)
+        return Plan(classes=9, first=10, middle=0.2, second=20, kick=24)
+
+
+def smallest(
+    model: Model | Classifier,
+    x: Tensor,
+    *,
+    p: float = 2,
+    budget: int = 100,
+    candidates: int | None = None,
+    bounds: Bounds | None = None,
+    labels: Labels | None = None,
+    target: int | Labels | None = None,
+    mask: Tensor | None = None,
+    threshold: float | None = None,
+    seed: int = 0,
+) -> Adversarial:
+    """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
+
+    Args:
+        model, x, bounds, labels, target, mask, threshold: as for `deepfool`.
+        p: 1, 2 or inf.
+        budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values. What was really used is in
+            the result's `forwards` and `backwards`.
+        candidates: how many of the best-scored classes to linearise at x_0; None means all up to 10 classes, else 10.
+        seed: of the random restarts that large budgets allow.
+
+    Rows that only a search without gradients could fool say so in `reason`.
+
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> smallest(model, torch.tensor([[3.0, 1.0]])).norm
+    tensor([1.414...])
+    """
+    p = check_p(p)
+    if p not in (1, 2, math.inf):
+        raise InputError(f"smallest minimises p = 1, 2 or inf, got {p:g}.", hint="deepfool takes any p >= 1.")
+    check_inputs(x)
+    check_count(budget, "budget", least=10)
+    if candidates is not None:
+        check_count(candidates, "candidates")
+    if len(x) == 0:
+        return Adversarial.empty(x, p)
+    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+        if len(problem.running):
+            _Search(problem, budget, candidates, seed).run()
+        return problem.result()
+
+
+class _Search:
+    """The best point found so far for each sample, and the stages that improve it."""
+
+    def __init__(self, problem: Problem, budget: int, candidates: int | None, seed: int) -> None:
+        self.problem, self.budget, self.plan = problem, budget, Plan.of(budget)
+        if candidates is None and problem.classes > 11:
+            candidates = 10
+        self.candidates = candidates
+        self.rows = problem.running
+        self.best = problem.x_0.clone()
+        self.size = torch.full_like(problem.x_0[:, 0], math.inf)
+        self.adv_label = problem.label.clone()
+        self.random = torch.Generator(device="cpu").manual_seed(seed)
+
+    def run(self) -> None:
+        problem, rows = self.problem, self.rows
+        classes, starts, sizes = self._linearise_inputs()
+        aim = self._try_classes(classes, starts, sizes)
+        unfooled = rows[~self.size[rows].isfinite()]
+        if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
+            at = _places(unfooled, rows)
+            nearest = sizes[at].argmin(1)
+            y = starts[at, nearest]
+            self._improve(unfooled, y, 30, 1.0, self.plan.middle, target=classes[at, nearest])
+        self._refine(aim)
+        if self.plan.kick:
+            self._restart()
+        found = rows[self.size[rows].isfinite()]
+        problem.finish(found, self.best[found] - problem.x_0[found], self.adv_label[found])
+        problem.iterations[found] = problem.backwards[found]
+        lost = rows[~self.size[rows].isfinite()]
+        if len(lost):
+            self._search_without_gradients(lost)
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Passes that these samples may still use."""
+        return self.budget - self.problem.forwards[rows] - self.problem.backwards[rows]
+
+    def _linearise_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Class gradients at x_0: for each class the nearest point beyond its linearised boundary, and how far it is.
+
+        Also runs DeepFool, whose first step this already is.
+        """
+        problem, rows = self.problem, self.rows
+        x = problem.x_0[rows]
+        tangent = Tangent(problem.f, problem.inputs(rows, x))
+        problem.count(rows, forwards=1)
+        z = tangent.scores
+        classes = choose_classes(problem, rows, z, self.candidates)
+        gap = (z.gather(1, problem.label[rows, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
+        gap = torch.maximum(gap, 2 * problem.tolerance[rows, None])
+        lower, upper = self._walls(rows)
+        starts, steps, sizes = [], [], []
+        for columns, w in tangent.difference_rows(classes, problem.label[rows]):
+            problem.count(rows, backwards=w.shape[1])
+            for j, k in enumerate(range(classes.shape[1])[columns]):
+                w_k = self._usable(rows, w[:, j].to(x.dtype))
+                height = (w_k * x).sum(1)
+                y, possible = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], lower, upper, problem.p)
+                exact, _ = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
+                far = possible & (w_k != 0).any(1)
+                size = norm(y - x, problem.p)
+                # Out of reach in the linear picture is not out of reach: such classes come last.
+                sizes.append(torch.where(far, size, size + 1e3 * (1 + size)))
+                starts.append(y)
+                steps.append(exact - x)
+        size = torch.stack(sizes, 1)
+        self._run_deepfool(torch.stack(steps, 1), classes, size)
+        return classes, torch.stack(starts, 1), size
+
+    def _run_deepfool(self, steps: Tensor, classes: Tensor, sizes: Tensor) -> None:
+        """DeepFool from its first step on; from the second on only the three classes that were nearest count."""
+        problem, rows = self.problem, self.rows
+        order = sizes.argsort(1)
+        r = torch.zeros_like(problem.x_0)
+        r[rows] = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
+        nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
+        nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
+        for turn in range(50):
+            y = problem.clamp(rows, problem.x_0[rows] + (1 + OVERSHOOT) * r[rows])
+            z = problem.look(rows, y)
+            fooled = problem.is_fooled(rows, z)
+            self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
+            # Leave at least half of the budget to the stages that follow.
+            rows = rows[~fooled & (self.left(rows) > self.budget // 2)]
+            if len(rows) == 0:
+                return
+            if turn < 49:
+                r_i, why_not = descend(problem, rows, r[rows], nearest[rows])
+                moving = torch.tensor([not why for why in why_not], device=rows.device)
+                rows = rows[moving]
+                r[rows] += r_i[moving]
+
+    def _try_classes(self, classes: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
+        """Stage 1: a phase for each of the nearest classes of each sample, all of them in one batch."""
+        rows, plan = self.rows, self.plan
+        order = sizes.argsort(1)
+        ranked = sizes.gather(1, order)
+        cost = 2 * plan.first + 1
+        afford = ((self.left(rows) - 9) // cost).clamp(0, plan.classes)
+        rank = torch.arange(classes.shape[1], device=rows.device)
+        tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
+        sample, place = tried.nonzero(as_tuple=True)
+        aim = torch.full_like(self.size, 0.1)
+        if len(sample) == 0:
+            return aim
+        column = order[sample, place]
+        target, y = classes[sample, column], starts[sample, column]
+        who = rows[sample]
+        known = (self.adv_label[who] == target) & self.size[who].isfinite()  # DeepFool has a point there already
+        y = torch.where(known[:, None], self.best[who], y)
+        aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
+        aim[who] = aims  # one of the tried classes' aims: they differ little
+        return aim
+
+    def _refine(self, aim: Tensor) -> None:
+        """Stage 2: go on from the best point with what is left of the budget."""
+        rows = self.rows[self.size[self.rows].isfinite()]
+        rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
+        rows, rounds = rows[rounds > 0], rounds[rounds > 0]
+        if len(rows):
+            self._improve(rows, self.best[rows], rounds, self.plan.middle, 0.02, aim=aim[rows])
+
+    def _restart(self) -> None:
+        """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
+        rounds = self.plan.kick
+        while True:
+            rows = self.rows[self.size[self.rows].isfinite()]
+            rows = rows[self.left(rows) >= 2 * rounds + 1]
+            if len(rows) == 0:
+                return
+            r = self.best[rows] - self.problem.x_0[rows]
+            kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
+            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, 0.02)
+
+    def _improve(
+        self,
+        rows: Tensor,
+        y: Tensor,
+        rounds: int | Tensor,
+        wide: float,
+        narrow: float,
+        *,
+        target: Tensor | None = None,
+        aim: Tensor | None = None,
+    ) -> Tensor:
+        """One phase: trust-region rounds from y for each entry of `rows` (a sample may stand there several times).
+
+        Improves the best points; returns how far beyond the boundary each entry ended up aiming.
+        """
+        problem, p = self.problem, self.problem.p
+        rounds = torch.full_like(rows, rounds) if isinstance(rounds, int) else rounds
+        aim = torch.full_like(y[:, 0], 0.1) if aim is None else aim.clone()
+        phase_size = torch.full_like(y[:, 0], math.inf)  # the smallest of this phase: what its trust region goes by
+        done, streak, mean_w = torch.zeros_like(aim), torch.zeros_like(aim), torch.zeros_like(y)
+        for turn in range(int(rounds.max())):
+            a = (rounds > turn).nonzero()[:, 0]
+            who, y_a = rows[a], y[a]
+            x = problem.x_0[who]
+            z, d, w = self._margin(who, y_a, None if target is None else target[a])
+            fooled, size = problem.is_fooled(who, z), norm(y_a - x, p)
+            self._remember(who[fooled], y_a[fooled], z[fooled].argmax(1))
+            phase_size[a] = torch.where(fooled, torch.minimum(size, phase_size[a]), phase_size[a])
+            ever = phase_size[a].isfinite()
+            streak[a] = torch.where(fooled, streak[a] + 1, torch.zeros_like(size))
+            # Three successes in a row: the boundary is as flat as it was taken to be, and the aim far too wide.
+            closer = torch.where(streak[a] >= 3, 0.35, 0.7)
+            aim[a] = torch.where(ever, (aim[a] * torch.where(fooled, closer, 1.5)).clamp(2e-5, 1), aim[a])
+            scale = w.abs().sum(1).clamp_min(torch.finfo(w.dtype).tiny * 1e4)
+            w, d = w / scale[:, None], d / scale
+            w_mean = torch.where((done[a] > 0)[:, None], 0.3 * mean_w[a] + 0.7 * w, w)
+            mean_w[a] = w_mean
+            w = torch.where(ever[:, None], w_mean, w)
+            height = (w * y_a).sum(1) - d
+            # Never exactly at the boundary: not fooled yet, a little further each round; then as far as `aim` says.
+            beyond = torch.where(ever, aim[a] * (height - (w * x).sum(1)).clamp_min(0), 0.05 * (turn + 1) * d.abs())
+            radius = self._radius(
+                y_a, x, phase_size[a], wide * (narrow / wide) ** (done[a] / (rounds[a] - 1).clamp_min(1))
+            )
+            radius = torch.where(ever, radius, math.inf)[:, None]
+            lower, upper = self._walls(who)
+            centre = torch.where(ever[:, None], x, y_a)
+            moved, _ = project(
+                centre, w, height + beyond, torch.maximum(lower, y_a - radius), torch.minimum(upper, y_a + radius), p
+            )
+            y[a] = problem.clamp(who, torch.where(moved.isfinite(), moved, y_a))
+            done[a] += ever.to(done.dtype)
+        z = problem.look(rows, y)
+        fooled = problem.is_fooled(rows, z)
+        self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
+        return aim
+
+    def _margin(self, rows: Tensor, y: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores at y, and value and gradient of the margin to linearise.
+
+        That of the best rival once fooled, before that of the class aimed at; to reach a target, of the target over
+        its best rival.
+        """
+        problem = self.problem
+        tangent = Tangent(problem.f, problem.inputs(rows, y))
+        problem.count(rows, forwards=1, backwards=1)
+        z = tangent.scores
+        label = problem.label[rows]
+        if problem.target is not None:
+            gain = problem.target[rows]
+            loss = z.scatter(1, gain[:, None], -math.inf).argmax(1)
+        else:
+            rival = z.scatter(1, label[:, None], -math.inf).argmax(1)
+            gain = rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)
+            loss = label
+        ((_, w),) = tangent.difference_rows(gain[:, None], loss)
+        d = (z.gather(1, gain[:, None]) - z.gather(1, loss[:, None]))[:, 0]
+        return z, torch.nan_to_num(d).to(y.dtype), self._usable(rows, w[:, 0].to(y.dtype))
+
+    def _usable(self, rows: Tensor, w: Tensor) -> Tensor:
+        """A gradient with its broken entries and the features that must stay set to zero."""
+        w = torch.nan_to_num(w, 0.0, 0.0, 0.0)
+        return w if self.problem.mask is None else w * self.problem.mask[rows]
+
+    def _walls(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        problem = self.problem
+        if problem.lower is None or problem.upper is None:
+            wall = torch.full_like(problem.x_0[rows], math.inf)
+            return -wall, wall
+        return problem.lower[rows], problem.upper[rows]
+
+    def _radius(self, y: Tensor, x: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        """Half the side of the cube: a share of the perturbation in linf, of its largest entries in l2, and in l1,
+        where single features move far, of the room that the bounds give."""
+        if self.problem.p == math.inf:
+            return share * size
+        largest = (y - x).abs().amax(1)
+        if self.problem.p == 2:
+            return 0.3 * share * largest
+        lower, upper = self.problem.lower, self.problem.upper
+        if lower is None or upper is None or not bool((upper - lower).isfinite().all()):
+            return share * largest
+        return share * (upper - lower).amax()
+
+    def _remember(self, rows: Tensor, y: Tensor, adv_label: Tensor) -> None:
+        """Keep these fooled points where they are smaller than what is known; a sample may stand there repeatedly."""
+        size = norm(y - self.problem.x_0[rows], self.problem.p)
+        # Largest first, so that of several points of one sample the smallest is written last.
+        order = size.argsort(descending=True)
+        rows, y, adv_label, size = rows[order], y[order], adv_label[order], size[order]
+        better = size < self.size[rows]
+        rows, y, adv_label, size = rows[better], y[better], adv_label[better], size[better]
+        last = _last_of_each(rows)
+        rows = rows[last]
+        self.best[rows], self.size[rows], self.adv_label[rows] = y[last], size[last], adv_label[last]
+
+    def _search_without_gradients(self, rows: Tensor) -> None:
+        problem = self.problem
+        y, found, adv_label = search_by_decisions(problem, rows, self.budget, self.random)
+        problem.finish(rows[found], (y - problem.x_0[rows])[found], adv_label[found], caution=MASKED)
+        problem.give_up(
+            rows[~found], Status.STUCK, "neither gradients nor decisions led to another label; raise the budget"
+        )
+
+
+def _places(rows: Tensor, among: Tensor) -> Tensor:
+    """Where each of `rows` stands in the sorted index `among`."""
+    return torch.searchsorted(among, rows)
+
+
+def _last_of_each(rows: Tensor) -> Tensor:
+    """Positions of the last occurrence of each value.
+
+    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
+    [3, 2]
+    """
+    if len(rows) == 0:
+        return rows
+    values, where = torch.unique(rows, return_inverse=True)
+    position = torch.arange(len(rows), device=rows.device)
+    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)

@@ -1,0 +1,32 @@
+"""`deepfool check`: a run as a test, for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def check_run(
+    run: Path = typer.Argument(..., help="A run folder."),
+    min_rho: float | None = typer.Option(None, help="The least rho_adv, in the norm of the attack."),
+    max_fooled: str | None = typer.Option(None, metavar="SHARE@eps=EPS", help="The most decisions that may change."),
+    min_accuracy: str | None = typer.Option(None, metavar="SHARE[@eps=EPS]", help="The least (robust) accuracy."),
+    junit: Path | None = typer.Option(None, metavar="FILE", help="Write the verdicts as JUnit XML."),
+) -> None:
+    """Check conditions on a run: exit code 1, and one line of why, if one is not met."""
+    from deepfool.errors import RunError
+    from deepfool.gates import check, to_junit
+    from deepfool.records import Run
+
+    verdicts = check(Run(run), min_rho=min_rho, max_fooled=max_fooled, min_accuracy=min_accuracy)
+    if junit is not None:
+        try:
+            junit.write_text(to_junit(verdicts, str(run)), encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{junit} cannot be written: {error.strerror or error}.") from error
+    failed = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.passed]
+    if failed:
+        typer.secho(f"failed: {'; '.join(failed)}", err=True, fg="red")
+        raise typer.Exit(1)
+    typer.secho(f"passed: {'; '.join(verdict.why for verdict in verdicts)}", err=True, fg="green")

@@ -1,0 +1,227 @@
+"""`deepfool evaluate`: from a model and data to a run folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepfool.evaluation import Progress
+
+LINE_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+def evaluate_model(
+    model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
+    data: str = typer.Option(..., help="mnist, cifar10, mnist-sample, folder:DIR, npz:FILE, hf:NAME, ..."),
+    attack: str = typer.Option("deepfool", help="deepfool, smallest, ..., or module:function."),
+    p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
+    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
+    out: Path | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
+    limit: int | None = typer.Option(None, help="Only the first so many samples."),
+    indices: str | None = typer.Option(None, metavar="0-99,205", help="Only these samples."),
+    shard: str | None = typer.Option(None, metavar="3/16", help="The 3rd of 16 parts; `deepfool merge` joins them."),
+    batch_size: str = typer.Option("auto", help="Samples at once; auto halves it when memory runs out."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."),
+    dtype: str = typer.Option("float32", help="float16, bfloat16, float32 or float64."),
+    seed: int = typer.Option(0, help="For attacks that draw."),
+    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the work."),
+    engine: str = typer.Option("local", help="local, or ray (a cluster)."),
+    ray_address: str | None = typer.Option(None, help="The Ray cluster; without it Ray is started on this machine."),
+    save_perturbations: bool = typer.Option(False, "--save-perturbations", help="Keep r, for `deepfool verify`."),
+    skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Leave out what the model gets wrong."),
+    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
+    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
+    split: str = typer.Option("test", help="Of data sets that have splits."),
+    size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+    as_json: bool = typer.Option(False, "--json", help="The summary as JSON on stdout."),
+) -> None:
+    """Measure a model: the smallest perturbation of each sample. The same command goes on where it stopped."""
+    from rich.console import Console
+
+    from deepfool.cli.show import draw_summary
+    from deepfool.datasets import load
+    from deepfool.evaluation import Interrupted, evaluate
+    from deepfool.metrics import summarize
+
+    console = Console(stderr=True, quiet=quiet)
+    folder = out or Path("runs") / name_run(model, data, attack, p, shard)
+    with _fetching(console, data) as on_fetch:
+        load(data, split=split, size=size, on_progress=on_fetch)
+    try:
+        with _drawing(console, folder) as draw:
+            run = evaluate(
+                model, data, attack, out=folder, p=_read_p(p), bounds=read_bounds(bounds), arch=arch, split=split,
+                size=size, limit=limit, indices=indices, shard=read_shard(shard),
+                batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
+                device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
+                save_perturbations=save_perturbations, skip_misclassified=skip_misclassified, on_progress=draw,
+                on_stop=lambda: _say_stopping(console),
+                **read_knobs(knob),
+            )  # fmt: skip
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(130) from None
+    summary = summarize(run)
+    draw_summary(console, summary)
+    if as_json:
+        typer.echo(json.dumps(summary, allow_nan=False))
+
+
+def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> str:
+    """The folder name of a run.
+
+    >>> name_run("lenet-mnist", "mnist", "deepfool", "inf", "3/16")
+    'lenet-mnist-mnist-deepfool-pinf-3of16'
+    >>> name_run("py:nets:make", "npz:../some where/x.npz", "deepfool", "2", None)
+    'py_nets_make-npz_.._some_where_x.npz-deepfool-p2'
+    """
+    plain = [re.sub(r"[^\w.+-]+", "_", part) for part in (model, data, attack, f"p{p}")]
+    return "-".join([*plain, *([shard.replace("/", "of")] if shard else [])])
+
+
+def _read_p(text: str) -> float:
+    from deepfool.norms import check_p
+
+    return check_p(text)  # type: ignore[arg-type]
+
+
+def _read_whole(text: str, name: str) -> int:
+    from deepfool.errors import InputError
+
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{name} must be a whole number or auto, got {text!r}.") from None
+
+
+def read_bounds(text: str | None) -> tuple[float, float] | None:
+    """LOW,HIGH as numbers.
+
+    >>> read_bounds("0,1"), read_bounds("none")
+    ((0.0, 1.0), None)
+    """
+    from deepfool.errors import InputError
+
+    if text is None or text.lower() == "none":
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"bounds must be two numbers such as 0,1, got {text!r}.") from None
+    return low, high
+
+
+def read_shard(text: str | None) -> tuple[int, int] | None:
+    """i/n as two numbers.
+
+    >>> read_shard("3/16")
+    (3, 16)
+    """
+    from deepfool.errors import InputError
+
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None:
+        raise InputError(f"a shard must be such as 3/16, got {text!r}.")
+    return int(match[1]), int(match[2])
+
+
+def read_knobs(texts: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as JSON values where they are, texts elsewhere.
+
+    >>> read_knobs(["max_iter=10", "levels=[1, 2]", "kind=fast", "eps=inf"])
+    {'max_iter': 10, 'levels': [1, 2], 'kind': 'fast', 'eps': inf}
+    """
+    from deepfool.errors import InputError
+
+    knobs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"a knob must be NAME=VALUE, got {text!r}.")
+        if name in ("p", "bounds", "seed"):
+            raise InputError(f"{name} has an option of its own: --{name}.")
+        try:
+            knobs[name] = json.loads(value)
+        except ValueError:
+            odd = {"inf": float("inf"), "-inf": float("-inf"), "none": None, "None": None, "True": True, "False": False}
+            knobs[name] = odd.get(value, value)
+    return knobs
+
+
+@contextmanager
+def _fetching(console: Console, data: str) -> Iterator[Callable[[Any], None]]:
+    """Data that is not there yet is fetched first, and that is worth a bar of its own."""
+    from deepfool.cli.data import _drawing as drawing_fetch
+
+    if console.quiet:
+        yield lambda _: None
+        return
+    with drawing_fetch(console, data) as draw:
+        yield draw
+
+
+@contextmanager
+def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], None]]:
+    """A bar with rate, time left and the running rho_adv on a terminal; elsewhere a line now and then."""
+    if console.quiet:
+        yield lambda _: None
+        return
+    console.print(f"run folder: {folder}", soft_wrap=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield _saying(console)
+        return
+
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    # Our own rate: the bar's would count the rows of earlier sessions.
+    with Bars(
+        BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), console=console, transient=True
+    ) as bars:
+        task = bars.add_task("", total=None, told="")
+
+        def draw(progress: Progress) -> None:
+            bars.update(task, completed=progress.done, total=progress.total, told=_tell(progress))
+
+        yield draw
+
+
+def _say_stopping(console: Console) -> None:
+    # A signal may come in the middle of a write to the same stream, which Python then refuses: not worth a word.
+    with suppress(RuntimeError):
+        console.print("finishing the batch; Ctrl-C again stops at once", highlight=False)
+
+
+def _saying(console: Console) -> Callable[[Progress], None]:
+    last = time.monotonic()
+
+    def say(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last < LINE_EVERY and progress.done < progress.total:
+            return
+        last = time.monotonic()
+        line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    return say
+
+
+def _tell(progress: Progress) -> str:
+    rho = f"rho_adv {progress.rho:.4f}"
+    if progress.censored:
+        rho = f"rho_adv >= {progress.rho:.4f} ({progress.censored} not fooled)"
+    return f"{progress.rate:.4g}/s, {progress.seconds_left:.0f} s left, {rho}"

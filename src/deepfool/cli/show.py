@@ -1,0 +1,68 @@
+"""`deepfool show`: the figures of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def show_run(
+    run: Path = typer.Argument(..., help="A run folder."),
+    as_json: bool = typer.Option(False, "--json", help="Everything, for programs."),
+) -> None:
+    """Show the figures of a run."""
+    from rich.console import Console
+
+    from deepfool.metrics import summarize
+    from deepfool.records import Run
+
+    summary = summarize(Run(run))
+    if as_json:
+        typer.echo(json.dumps(summary, allow_nan=False))
+        return
+    draw_summary(Console() if Console().is_terminal else Console(width=100), summary)
+
+
+def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:
+    """A table of the main figures, with what has to be known about them below."""
+    from rich import box
+    from rich.table import Table
+
+    own = summary["norm"]
+    table = Table(box=box.SIMPLE_HEAD, title=f"{summary['model']} on {summary['data']}, {summary['attack']}, {own}")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_row("samples", f"{summary['samples']} of {summary['expected']}", "")
+    table.add_row("accuracy", *_cells(summary["accuracy"]))
+    table.add_row("fooled", *_cells(summary["fooled"]))
+    table.add_row(f"rho_adv ({own})", *_cells(summary["rho_adv"]))
+    if own != "l2":
+        table.add_row("rho_adv (l2)", *_cells(summary["rho_adv_l2"]))
+    table.add_row("median relative", *_cells(summary["quantiles_relative"]["0.5"]))
+    table.add_row(f"median {own}", *_cells(summary["quantiles"]["0.5"]))
+    table.add_row("iterations, mean", _number(summary["iterations"]["mean"]), "")
+    table.add_row("seconds of attack", _number(summary["seconds"]), "")
+    console.print(table)
+    for warning in summary["warnings"]:
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    console.print(summary["run"], soft_wrap=True, highlight=False, markup=False)
+
+
+def _cells(estimate: Mapping[str, Any]) -> tuple[str, str]:
+    if estimate["value"] is None:
+        return "-", ""
+    sign = "" if estimate["exact"] or estimate["value"] == "inf" else ">= "
+    high = "no upper end" if estimate["high"] == "inf" else _number(estimate["high"])
+    return f"{sign}{_number(estimate['value'])}", f"{_number(estimate['low'])} .. {high}"
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"

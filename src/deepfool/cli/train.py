@@ -1,0 +1,141 @@
+"""`deepfool train`: train a network of the zoo, resumable, and write its weights and their card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepfool.training import Progress, Recipe
+
+
+def train_network(
+    name: str = typer.Argument(help="A network of the zoo: fc500-mnist, lenet-mnist, lenet-cifar10, nin-cifar10."),
+    epochs: int | None = typer.Option(None, min=1, help="Epochs, when not the recipe's."),
+    seed: int = typer.Option(0, min=0, help="Seed of the first weights, the order, the augmentation and dropout."),
+    data: str | None = typer.Option(None, metavar="SPEC", help="Train on other data than the network's own."),
+    out: Path | None = typer.Option(None, metavar="FILE", help="Weights go here (.safetensors), the card beside it."),
+    checkpoint: Path | None = typer.Option(None, metavar="DIR", help="Where the state of the run is kept."),
+    fresh: bool = typer.Option(False, "--fresh/--resume", help="Start again, or go on from a checkpoint if there is."),
+    threads: int | None = typer.Option(None, min=1, help="Processor threads."),
+    device: str = typer.Option("cpu", help="Where to train: cpu, cuda, mps."),
+) -> None:
+    """Train a network of the zoo with SGD and momentum; a run that was killed goes on where it was."""
+    from dataclasses import asdict, replace
+
+    import torch
+    from rich.console import Console
+
+    from deepfool import cache, datasets
+    from deepfool.cli.data import _drawing as drawing
+    from deepfool.errors import InputError
+    from deepfool.models.cards import write_weights
+    from deepfool.models.zoo import ZOO
+    from deepfool.training import test_error, train
+
+    entry = ZOO.get(name)
+    recipe = entry.recipe if entry is not None else None
+    if entry is None or recipe is None:
+        trainable = ", ".join(each for each in ZOO if ZOO[each].recipe is not None)
+        raise InputError(f"no recipe to train {name!r}.", hint=f"one of {trainable}")
+    if epochs is not None:
+        recipe = replace(recipe, epochs=epochs)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    out = out or cache.home() / "models" / f"{name}.safetensors"
+    if out.suffix != ".safetensors":
+        raise InputError(f"--out must end in .safetensors, got {out}.")
+
+    console = Console(stderr=True)
+    with drawing(console, data or entry.data) as draw_data:
+        train_set, test_set = (
+            datasets.load(data or entry.data, split=split, size=entry.input_shape[-1], on_progress=draw_data)
+            for split in ("train", "test")
+        )
+    fingerprints = {"train": train_set.fingerprint(), "test": test_set.fingerprint()}
+    test = test_set.images(), test_set.labels
+    model = entry.build(seed).to(device)
+    state = (checkpoint or cache.home() / "checkpoints") / f"{name}-{_key(recipe, seed, fingerprints['train'])}.pt"
+    if fresh:
+        state.unlink(missing_ok=True)
+
+    _say(console, f"{name}: {recipe.epochs} epochs on {data or entry.data}; checkpoint {state}")
+    if state.exists():
+        _say(console, "going on from the checkpoint; --fresh starts again")
+    try:
+        with _drawing(console, name, recipe.epochs) as draw:
+            train(
+                model, train_set.images(), train_set.labels, recipe,
+                test=test, seed=seed, checkpoint=state, on_progress=draw,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        _say(console, "stopped; the same command goes on from the last whole epoch")
+        raise typer.Exit(130) from None
+    error = test_error(model, *test)
+    command = f"deepfool train {name}" + "".join(
+        f" --{option} {value}"
+        for option, value in (("epochs", epochs), ("seed", seed or None), ("data", data))
+        if value is not None
+    )
+    write_weights(
+        model, out, name=name, data=data or entry.data, data_sha256=fingerprints, recipe=asdict(recipe), seed=seed,
+        epochs=recipe.epochs, test_error=error, command=command, torch=torch.__version__,
+    )  # fmt: skip
+    paper = "" if data or entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
+    typer.echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)}{paper}")
+    typer.echo(f"{out}")
+
+
+def _key(recipe: Recipe, seed: int, data: str) -> str:
+    """A few letters that stand for one run, so that runs of other settings or data never share a checkpoint."""
+    import hashlib
+    import json
+    from dataclasses import asdict
+
+    settings = json.dumps([asdict(recipe), seed, data], sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:8]
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def _drawing(console: Console, name: str, epochs: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere, one line per epoch."""
+
+    def line(progress: Progress) -> None:
+        if progress.test_error is not None:
+            _say(
+                console,
+                f"{name}: epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.4f}, "
+                f"test error {100 * progress.test_error:.2f} %",
+            )
+
+    if not console.is_terminal:
+        yield line
+        return
+
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Bars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(name, total=None)
+
+        def draw(progress: Progress) -> None:
+            bars.update(
+                task,
+                description=f"{name}: epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.3f}",
+                completed=progress.epoch * progress.batches + progress.batch,
+                total=epochs * progress.batches,
+            )
+            line(progress)
+
+        yield draw

@@ -1,0 +1,329 @@
+"""evaluate(): model and data through an attack into records."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from deepfool import __version__, engines, manifests
+from deepfool.attacks.problem import Bounds, check_count
+from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.datasets import Data, load
+from deepfool.errors import InputError, RunError
+from deepfool.models.sources import Source, resolve
+from deepfool.norms import check_p
+from deepfool.records import Group, Ints, Row, Run, RunWriter
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; given to `on_progress` after each batch that was written."""
+
+    done: int
+    total: int
+    seconds: float
+    """Since this session began to measure."""
+    rate: float
+    """Samples per second in this session."""
+    rho: float
+    """rho_adv in the norm of the attack over the rows so far, those not fooled counted as 0."""
+    fooled: int
+    censored: int
+
+    @property
+    def seconds_left(self) -> float:
+        return (self.total - self.done) / self.rate if self.rate > 0 else float("inf")
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop (Ctrl-C), has written what it had, and can go on."""
+
+    def __init__(self, run: Run, done: int) -> None:
+        super().__init__(
+            f"stopped after {done} of {run.expected} samples; they are in {run.folder}. The same command goes on."
+        )
+        self.run = run
+
+
+def evaluate(
+    model: Any,
+    data: Any,
+    attack: str | Attack = "deepfool",
+    *,
+    out: str | Path,
+    p: float = 2,
+    bounds: Bounds | None = None,
+    arch: Any = None,
+    split: str = "test",
+    size: int | None = None,
+    limit: int | None = None,
+    indices: Sequence[int] | str | None = None,
+    shard: tuple[int, int] | None = None,
+    batch_size: int | str = "auto",
+    device: str = "auto",
+    dtype: str = "float32",
+    seed: int = 0,
+    skip_misclassified: bool = False,
+    save_perturbations: bool = False,
+    workers: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_stop: Callable[[], None] = lambda: None,
+    **knobs: Any,
+) -> Run:
+    """Attack every sample, and keep one row for each in a run folder.
+
+    The same call goes on where an earlier one stopped, for whatever reason; a folder that holds another run is
+    refused. Rows do not depend on the batch size, the engine or the number of workers but for rounding (1e-5).
+
+    Args:
+        model: a spec (`lenet-mnist`, `timm:resnet18`, ...) or a module; see `deepfool.models`.
+        data: a name, a place, a dataset or a pair (samples, labels); see `deepfool.datasets.load`.
+        attack: a name of `deepfool.attacks.registry`, `module:function`, or a function.
+        out: the run folder.
+        p: the norm to keep small.
+        bounds: (lowest, highest) of the inputs; None leaves them free, as the paper does.
+        arch: with `file:` models, what the weights belong to.
+        split, size: passed on to `load`.
+        limit, indices, shard: which samples; the first `limit` of `indices`, and of those the i-th of n parts.
+        batch_size: samples at once; "auto" begins with a usual size and halves it when memory runs out.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best there is.
+        dtype: float16, bfloat16, float32 or float64, for the model and its inputs.
+        seed: for attacks that draw.
+        skip_misclassified: do not attack samples that the model gets wrong. Off, as in the paper: the distance is
+            measured from the predicted label, right or wrong.
+        save_perturbations: keep r, which `deepfool verify` needs.
+        workers: processes (or Ray actors) to share the work; None for this process, or as many as Ray has room for.
+        engine: "local" or "ray".
+        ray_address: the cluster; None starts Ray on this machine.
+        on_progress: called with a `Progress` after each batch.
+        on_stop: called at the first Ctrl-C, while the batch is finished; a second Ctrl-C does not wait for it.
+        **knobs: what else the attack takes, such as `overshoot` or `max_iter`.
+
+    >>> import tempfile
+    >>> data = (torch.rand(20, 4), torch.zeros(20, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     run = evaluate(torch.nn.Linear(4, 3), data, out=f"{here}/run")
+    ...     run.complete, sorted(next(run.rows()))[:3]
+    (True, ['adv_label', 'backwards', 'batch'])
+    """
+    begin = time.monotonic()
+    samples = load(data, split=split, size=size)
+    selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
+    source = _resolve_untouched(model, arch)
+    device = choose_device(device)
+    job = _describe_job(
+        model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
+        skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations,
+        may_halve=batch_size == "auto", knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+    )  # fmt: skip
+    if skip_misclassified and bool((samples.labels[selection] < 0).any()):
+        raise InputError("skip_misclassified needs true labels, and some samples have none.")
+    together = _choose_batch_size(batch_size, samples, device)
+    run_batches = _choose_engine(engine, job, source, workers, ray_address)
+    tally = _Tally(len(selection))
+    session = manifests.describe_session(
+        device=device, engine=engine, workers=workers, batch_size=together, batch_size_asked=batch_size
+    )
+    writer = RunWriter(
+        Path(out), _identify(job, samples, selection), selection=selection,
+        story=_tell_story(source, samples, data, split=split, size=size, arch=arch), session=session,
+        on_row=tally.add_row,
+    )  # fmt: skip
+    with writer, _stopping_politely(on_stop) as stop:
+        tally.start()
+        plan = _plan(samples, selection, writer, together, stop)
+        for group in run_batches(plan) if tally.done < tally.total else ():
+            writer.append(group)
+            tally.add(group)
+            on_progress(tally.progress())
+        left = {"finished": manifests.now()} if tally.done == tally.total else {"stopped": manifests.now()}
+        writer.note(**left, seconds=round(time.monotonic() - begin, 3), rows_after=tally.done)
+    run = Run(out)
+    if tally.done < tally.total:
+        if not stop.is_set():
+            raise RunError(f"{tally.total - tally.done} samples came back from no worker; the same command goes on.")
+        raise Interrupted(run, tally.done)
+    return run
+
+
+def _resolve_untouched(model: Any, arch: Any) -> Source:
+    """The model of a spec; of a module a copy, for ours changes mode, type and device."""
+    return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
+
+
+def choose_device(device: str) -> str:
+    """The device to use; "auto" is a GPU if there is one.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _describe_job(
+    model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
+    skip_misclassified: bool, **rest: Any,
+) -> engines.Job:  # fmt: skip
+    if dtype not in engines.DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(engines.DTYPES)}, got {dtype!r}.")
+    check_count(seed, "seed", least=0)
+    function = find_attack(attack)
+    if skip_misclassified and not takes(function, "labels"):
+        raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip what is misclassified.")
+    complete = complete_knobs(function, knobs)
+    complete.pop("p", None)  # a matter of the run
+    return engines.Job(
+        # What is built from a spec can be built again by each worker; anything else has to travel.
+        model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
+        p=check_p(p), knobs=complete, dtype=dtype, seed=seed, skip_misclassified=skip_misclassified, **rest,
+    )  # fmt: skip
+
+
+def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any]:
+    """What the rows depend on."""
+    return {
+        "deepfool": __version__,
+        "model": {"sha256": job.fingerprint},
+        "data": {"sha256": samples.fingerprint(), "samples": len(samples)},
+        "indices": manifests.format_indices(selection),
+        "attack": {"name": name_attack(job.attack), "knobs": manifests.describe_value(job.knobs)},
+        "p": manifests.describe_value(job.p),
+        "dtype": job.dtype,
+        "seed": job.seed,
+        "skip_misclassified": job.skip_misclassified,
+        "perturbations": job.keep_perturbations,
+    }
+
+
+def _tell_story(
+    source: Source, samples: Data, data: Any, *, split: str, size: int | None, arch: Any
+) -> dict[str, Any]:  # fmt: skip
+    """Where model and data came from, to find them again; the hashes say whether they are the same."""
+    return {
+        "model": {"spec": source.spec, "arch": arch if isinstance(arch, str) else None},
+        "data": {
+            "spec": data if isinstance(data, str) else None, "name": samples.name, "split": split, "size": size,
+            "classes": list(samples.classes),
+        },
+    }  # fmt: skip
+
+
+def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
+    """A size that keeps a processor busy without filling the memory: fewer samples the larger they are."""
+    if asked != "auto":
+        if not isinstance(asked, int):
+            raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r}.")
+        return check_count(asked, "batch_size")
+    features = max(1, samples.batch([0])[0].numel())
+    most = 128 if device == "cpu" else 512
+    fitting = 2**22 * most // 128 // features
+    return max(1, min(most, 1 << fitting.bit_length() - 1 if fitting else 1))
+
+
+def _choose_engine(
+    engine: str, job: engines.Job, source: Source, workers: int | None, ray_address: str | None
+) -> Callable[[Iterator[engines.Batch]], Iterator[Group]]:
+    if engine not in ENGINES:
+        raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
+    if workers is not None:
+        check_count(workers, "workers")
+    if engine == "ray":
+        return lambda plan: engines.run_on_ray(job, plan, workers, ray_address)
+    if ray_address is not None:
+        raise InputError(f"a Ray address was given ({ray_address}), but the engine is {engine}.", hint="--engine ray.")
+    if workers is not None and workers > 1:
+        return lambda plan: engines.run_in_processes(job, plan, workers)
+    return lambda plan: engines.run_here(job, plan, source.module)
+
+
+def _plan(
+    samples: Data, selection: Ints, writer: RunWriter, together: int, stop: threading.Event
+) -> Iterator[engines.Batch]:
+    """The batches that are not done, cut from the selection at fixed places, read when they are asked for."""
+    labels = samples.labels
+    # Asked once, before anything runs: what is written meanwhile is on its way, and must not be planned again.
+    done = writer.done.copy()
+    for start in range(0, len(selection), together):
+        if stop.is_set():
+            return
+        chunk = selection[start : start + together]
+        index = chunk[~done[chunk]].tolist()
+        if index:
+            yield engines.Batch(index, np.asarray(samples.batch(index)), labels[index].tolist())
+
+
+class _Tally:
+    """What progress tells, kept up row by row, so that nothing grows with the number of samples."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = self.fooled = self.censored = self.counted = 0
+        self.ratios = 0.0
+
+    def start(self) -> None:
+        self.begin, self.done_before = time.monotonic(), self.done
+
+    def add_row(self, row: Row) -> None:
+        self.done += 1
+        searched = row["status"] != "MISCLASSIFIED"
+        self.fooled += row["status"] == "FOOLED"
+        self.censored += row["r_p"] is None
+        if searched and row["x_p"] > 0:
+            self.counted += 1
+            self.ratios += (row["r_p"] or 0.0) / row["x_p"]
+
+    def add(self, group: Group) -> None:
+        for row in group.rows:
+            self.add_row(row)
+
+    def progress(self) -> Progress:
+        seconds = max(1e-9, time.monotonic() - self.begin)
+        return Progress(
+            done=self.done, total=self.total, seconds=seconds, rate=(self.done - self.done_before) / seconds,
+            rho=self.ratios / max(1, self.counted), fooled=self.fooled, censored=self.censored,
+        )  # fmt: skip
+
+
+@contextmanager
+def _stopping_politely(on_stop: Callable[[], None]) -> Iterator[threading.Event]:
+    """The first Ctrl-C sets the event and lets the batch end; the second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may handle signals
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        on_stop()
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)

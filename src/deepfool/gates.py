@@ -1,0 +1,125 @@
+"""Conditions that a run must meet, for CI: `deepfool check`.
+
+A gate must not be passed by an attack that failed: samples that were not fooled count against the model wherever that
+is the worse case (rho_adv takes them as 0, the share fooled takes them as fooled, accuracy as lost).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from deepfool.errors import InputError
+from deepfool.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
+from deepfool.records import Records, Run
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition, and whether it is met."""
+
+    name: str
+    passed: bool
+    why: str
+
+
+def parse_share(text: str, *, eps_needed: bool) -> tuple[float, float | None]:
+    """A share with the eps it is meant at.
+
+    >>> parse_share("0.5@eps=0.3", eps_needed=True)
+    (0.5, 0.3)
+    >>> parse_share("0.98", eps_needed=False)
+    (0.98, None)
+    >>> parse_share("0.5", eps_needed=True)
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: a share and an eps were expected, such as 0.5@eps=0.3, got '0.5'.
+    """
+    match = re.fullmatch(r"([^@]+)(?:@eps=(.+))?", text.strip())
+    try:
+        if match is None or (eps_needed and match[2] is None):
+            raise ValueError
+        wanted, eps = float(match[1]), None if match[2] is None else float(match[2])
+        if not 0 <= wanted <= 1 or (eps is not None and not 0 <= eps < math.inf):
+            raise ValueError
+    except ValueError:
+        what = "a share and an eps were" if eps_needed else "a share, with or without an eps, was"
+        raise InputError(f"{what} expected, such as 0.5@eps=0.3, got {text!r}.") from None
+    return wanted, eps
+
+
+def check(
+    run: Run, *, min_rho: float | None = None, max_fooled: str | None = None, min_accuracy: str | None = None
+) -> list[Verdict]:
+    """The verdict on each condition; the first is always that the run is complete.
+
+    `min_rho` is in the norm of the attack, and so is eps.
+
+    >>> import tempfile, torch
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     verdicts = check(evaluate(model, data, out=here), min_rho=1e-6)
+    >>> [(verdict.name, verdict.passed) for verdict in verdicts]
+    [('complete', True), ('min-rho', True)]
+    """
+    records = run.records()
+    verdicts = [
+        Verdict("complete", len(records) == run.expected, f"{len(records)} of {run.expected} samples are measured")
+    ]
+    if min_rho is not None:
+        verdicts.append(_check_rho(records, min_rho))
+    if max_fooled is not None:
+        verdicts.append(_check_fooled(records, max_fooled))
+    if min_accuracy is not None:
+        verdicts.append(_check_accuracy(records, min_accuracy))
+    if len(verdicts) == 1:
+        raise InputError("there is nothing to check.", hint="--min-rho, --max-fooled, --min-accuracy.")
+    return verdicts
+
+
+def _check_rho(records: Records, least: float) -> Verdict:
+    found = rho_adv(records, "p")
+    also = "" if found.exact else f", where {int(records.censored.sum())} samples that were not fooled count as 0"
+    why = f"rho_adv (l{records.p:g}) is {found.value:.6g}, at least {least:g} asked{also}"
+    return Verdict("min-rho", found.value >= least, why)
+
+
+def _check_fooled(records: Records, text: str) -> Verdict:
+    most, eps = parse_share(text, eps_needed=True)
+    assert eps is not None
+    found, worst = fooled_within(records, eps)
+    also = "" if found == worst else f" ({found:.6g} found, the others were not decided)"
+    why = f"{worst:.6g} of the decisions change within l{records.p:g} eps {eps:g}{also}, at most {most:g} asked"
+    return Verdict("max-fooled", worst <= most, why)
+
+
+def _check_accuracy(records: Records, text: str) -> Verdict:
+    least, eps = parse_share(text, eps_needed=False)
+    if bool((records.true_label < 0).any()):
+        return Verdict("min-accuracy", False, "some samples have no true label, so there is no accuracy")
+    value = clean_accuracy(records).value if eps is None else accuracy_at(records, eps)[0]
+    where = "" if eps is None else f" within l{records.p:g} eps {eps:g}"
+    return Verdict("min-accuracy", value >= least, f"accuracy{where} is {value:.6g}, at least {least:g} asked")
+
+
+def to_junit(verdicts: list[Verdict], name: str) -> str:
+    """The verdicts as JUnit XML.
+
+    >>> print(to_junit([Verdict("min-rho", False, "0.1 < 0.2")], "run"))
+    <?xml version="1.0" encoding="utf-8"?>
+    <testsuites><testsuite name="deepfool check" tests="1" failures="1" errors="0"><testcase classname="run"
+    name="min-rho"><failure message="0.1 &lt; 0.2" /></testcase></testsuite></testsuites>
+    """
+    root = ElementTree.Element("testsuites")
+    failures = sum(not verdict.passed for verdict in verdicts)
+    suite = ElementTree.SubElement(
+        root, "testsuite", name="deepfool check", tests=str(len(verdicts)), failures=str(failures), errors="0"
+    )
+    for verdict in verdicts:
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=verdict.name)
+        if not verdict.passed:
+            ElementTree.SubElement(case, "failure", message=verdict.why)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode")

@@ -1,0 +1,202 @@
+"""What a run is: the part that must be the same when it goes on, and the part that only tells its story.
+
+`identity` holds everything that the rows depend on: the hashes of model and data, which samples, the attack with all
+its knobs, the norm, the precision, the seed, the version of this package. The rest of a manifest says where model and
+data came from, and lists the sessions: each time the run was started, on what machine, with which versions.
+
+JSON has no infinity: in a manifest it is written as the text "inf" (p = inf is common); NaN as "nan".
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import torch
+
+from deepfool import __version__
+from deepfool.errors import InputError
+
+FORMAT = 1
+"""Raised when the layout of a run folder changes."""
+
+
+def describe_value(value: Any) -> Any:
+    """A knob as JSON: plain values as they are, tensors by their hash, functions by their name.
+
+    >>> describe_value({"p": math.inf, "bounds": (0, 1)})
+    {'p': 'inf', 'bounds': [0, 1]}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): describe_value(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe_value(each) for each in value]
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _describe_array(torch.as_tensor(value))
+    if isinstance(value, np.generic):
+        return describe_value(value.item())
+    if callable(value):
+        return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    raise InputError(f"a knob must be a plain value, a tensor or a function, got {type(value).__name__}.")
+
+
+def _describe_array(value: torch.Tensor) -> Any:
+    if value.ndim == 0:
+        return describe_value(value.item())
+    from deepfool.datasets.data import hash_tensors
+
+    return {"shape": list(value.shape), "sha256": hash_tensors(value)}
+
+
+def read_number(value: Any) -> float:
+    """A number out of a manifest.
+
+    >>> read_number("inf"), read_number(2)
+    (inf, 2.0)
+    """
+    return float(value)
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """Indices as text, runs of neighbours joined; the order is kept.
+
+    >>> format_indices([0, 1, 2, 7, 9, 10])
+    '0-2,7,9-10'
+    """
+    parts: list[str] = []
+    start = last = None
+    for index in map(int, indices):
+        if last is not None and start is not None and index == last + 1:
+            last = index
+            continue
+        if start is not None:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+        start = last = index
+    if start is not None:
+        parts.append(str(start) if start == last else f"{start}-{last}")
+    return ",".join(parts)
+
+
+def parse_indices(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Indices out of text such as `0-99,205`.
+
+    >>> parse_indices("0-2,7").tolist()
+    [0, 1, 2, 7]
+    >>> parse_indices("0-")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: indices must look like 0-99,205, got '0-'.
+    """
+    parts: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    for part in text.split(",") if text else []:
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise InputError(f"indices must look like 0-99,205, got {text!r}.")
+        parts.append(np.arange(int(first), int(last if dash else first) + 1, dtype=np.int64))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def select(
+    count: int,
+    *,
+    limit: int | None = None,
+    indices: Sequence[int] | str | None = None,
+    shard: tuple[int, int] | None = None,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Which of `count` samples to take: the given ones (or all), the first `limit` of them, of those the i-th n-th.
+
+    Shards are counted from 1 and hold neighbours; the shards of a selection make it up without overlap.
+
+    >>> select(10, limit=7, shard=(2, 3)).tolist()
+    [3, 4]
+    """
+    if indices is None:
+        chosen = np.arange(count, dtype=np.int64)
+    else:
+        given = parse_indices(indices) if isinstance(indices, str) else np.asarray(indices, dtype=np.int64)
+        _, firsts = np.unique(given, return_index=True)
+        chosen = given[np.sort(firsts)]  # a sample is measured once, however often it was named
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
+            wrong = int(chosen[(chosen < 0) | (chosen >= count)][0])
+            raise InputError(f"indices must lie in 0..{count - 1}, got {wrong}.")
+    if limit is not None:
+        if isinstance(limit, bool) or limit < 1:
+            raise InputError(f"limit must be a whole number >= 1, got {limit!r}.")
+        chosen = chosen[:limit]
+    if shard is not None:
+        i, n = shard
+        if not 1 <= i <= n:
+            raise InputError(f"a shard must be i/n with 1 <= i <= n, got {i}/{n}.")
+        chosen = np.array_split(chosen, n)[i - 1]
+    if not len(chosen):
+        raise InputError("no sample is left to measure.", hint=f"there are {count} samples in the data.")
+    return chosen
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What two identities disagree on, one line each.
+
+    >>> differences({"seed": 0, "attack": {"name": "deepfool"}}, {"seed": 1, "attack": {"name": "deepfool"}})
+    ['seed: 0 in the folder, 1 now']
+    """
+    old, new = dict(_flatten(there)), dict(_flatten(here))
+    return [
+        f"{key}: {_show(old, key)} in the folder, {_show(new, key)} now"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key) or (key in old) != (key in new)
+    ]
+
+
+def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _show(flat: Mapping[str, Any], key: str) -> str:
+    if key not in flat:
+        return "nothing"
+    text = str(flat[key])
+    return text if len(text) <= 72 else f"{text[:69]}..."
+
+
+def describe_session(**facts: Any) -> dict[str, Any]:
+    """Where and how this session runs; the facts of the caller (device, engine, ...) go in as they are.
+
+    >>> sorted(describe_session(device="cpu"))[:3]
+    ['command', 'cpus', 'deepfool']
+    """
+    return {
+        "started": now(),
+        "command": shlex.join(sys.argv),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "deepfool": __version__,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        **facts,
+    }
+
+
+def now() -> str:
+    """The time, in UTC, to the second.
+
+    >>> now()[-6:]
+    '+00:00'
+    """
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

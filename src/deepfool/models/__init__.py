@@ -1,0 +1,13 @@
+"""The paper's networks by name, and where other models come from.
+
+`load` gives a network of the zoo; `resolve` reads any spec (`timm:resnet18`, `onnx:FILE`, ...) or object.
+
+>>> from deepfool import models
+>>> sorted(models.ZOO)[:2]
+['caffenet', 'efficientnet-lite0']
+"""
+
+from deepfool.models.sources import Source, as_module, from_jax, from_sklearn, resolve
+from deepfool.models.zoo import ZOO, Entry, load
+
+__all__ = ["ZOO", "Entry", "Source", "as_module", "from_jax", "from_sklearn", "load", "resolve"]

@@ -1,0 +1,115 @@
+"""A weight file and its card: the numbers, and beside them where they come from and how good they are.
+
+`NAME.safetensors` holds the weights, `NAME.json` the card. The card knows the hash of the weights, so the one cannot
+be taken for the other's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import nn
+
+from deepfool import cache
+from deepfool.errors import DataError
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a weight file."""
+
+    name: str
+    data: str
+    """The data set that the network was trained on (split `train`) and tested on (split `test`)."""
+    data_sha256: Mapping[str, str]
+    """The fingerprints of the two splits."""
+    recipe: Mapping[str, Any]
+    seed: int
+    epochs: int
+    test_error: float
+    """The share of the full test set that is classified wrongly."""
+    parameters: int
+    sha256: str
+    """Of the weight file."""
+    command: str
+    """What makes it again."""
+    torch: str
+    """The version that trained it. Another version, or another processor, may end in slightly other weights."""
+
+
+def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
+    """Write the weights of `model` to `path` and its card beside it, each whole or not at all.
+
+    >>> import tempfile
+    >>> about = dict(name="n", data="d", data_sha256={}, recipe={}, seed=0, epochs=1, test_error=0.5, command="c",
+    ...              torch="2")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     card = write_weights(nn.Linear(2, 3), Path(folder) / "n.safetensors", **about)
+    ...     card.parameters, read_card(Path(folder) / "n.safetensors") == card
+    (9, True)
+    """
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    # One entry only: safetensors writes several in an order of its own, and the same weights would differ in hash.
+    content = safetensors.torch.save(state, metadata={"format": "pt"})
+    card = Card(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        sha256=hashlib.sha256(content).hexdigest(),
+        **about,
+    )
+    text = json.dumps(_plain(asdict(card)), indent=2, allow_nan=False) + "\n"
+    cache.write(path, content)
+    cache.write(path.with_suffix(".json"), text.encode())
+    return read_card(path)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no limit is null there."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if value == math.inf else value
+
+
+def read_card(path: Path) -> Card:
+    """The card of the weight file at `path`."""
+    card = path.with_suffix(".json")
+    try:
+        return Card(**json.loads(card.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise DataError(f"{card}: the card of {path.name} is missing.") from None
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{card}: not a card of this version ({error}).") from error
+
+
+def read_weights(model: nn.Module, path: Path, *, sha256: str | None = None) -> nn.Module:
+    """Put the weights at `path` into `model`: every tensor of it, and nothing else; with a hash, only those.
+
+    >>> read_weights(nn.Linear(2, 3), Path("absent.safetensors"))
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.DataError: absent.safetensors: no such file.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and found != sha256:
+        raise DataError(
+            f"{path}: expected sha256 {sha256}, as its card says, got {found}.",
+            hint="the file is damaged or is not the one its card speaks of; install or train it again",
+        )
+    try:
+        model.load_state_dict(safetensors.torch.load(content))
+    except SafetensorError as error:
+        raise DataError(f"{path}: not a safetensors file ({error}).") from error
+    except RuntimeError as error:  # torch lists what is missing, left over or of another shape
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
+    return model

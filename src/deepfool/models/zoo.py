@@ -1,0 +1,161 @@
+"""The zoo: the paper's six networks and one that every package index has, by name, weights in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from deepfool import cache
+from deepfool.errors import DataError, InputError
+from deepfool.models.caffemodel import PUBLISHED_SHA1, load_caffemodel
+from deepfool.models.caffenet import caffenet
+from deepfool.models.cards import Card, read_card, read_weights
+from deepfool.models.efficientnet import efficientnet_lite0, load_packaged_weights
+from deepfool.models.fc500 import fc500_mnist
+from deepfool.models.googlenet import googlenet
+from deepfool.models.lenet import lenet_cifar10, lenet_mnist
+from deepfool.models.nin import nin_cifar10
+
+if TYPE_CHECKING:
+    from deepfool.training import Recipe
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A weight file that its authors publish, and that is too large to ship."""
+
+    file: str
+    url: str
+    skip: tuple[str, ...] = ()
+    """How the names start of layers that take part in training only."""
+
+    @property
+    def sha1(self) -> str:
+        return PUBLISHED_SHA1[self.file]
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return cache.home() / "models" / self.file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network of the zoo.
+
+    >>> ZOO["lenet-mnist"].build(seed=0)(torch.zeros(1, *ZOO["lenet-mnist"].input_shape)).shape
+    torch.Size([1, 10])
+    """
+
+    name: str
+    factory: Callable[[], nn.Sequential]
+    data: str
+    """What it classifies: mnist, cifar10 or imagenet."""
+    input_shape: tuple[int, int, int]
+    parameters: int
+    paper_error: float | None
+    """The test error in Table 1 of the DeepFool paper; None for a network that is not there."""
+    about: str
+    published: Published | None = None
+    """Weights that are fetched; without, they ship with the package, or with another."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How it is trained; None for ImageNet networks, which come trained."""
+        from deepfool.recipes import RECIPES  # late: training comes after models in this package
+
+        return RECIPES.get(self.name)
+
+    @property
+    def weights(self) -> Path:
+        """Where the trained weights are: in the package, else where `deepfool train` puts its own."""
+        shipped = WEIGHTS / f"{self.name}.safetensors"
+        return shipped if shipped.is_file() else cache.home() / "models" / shipped.name
+
+    @property
+    def card(self) -> Card | None:
+        """What is known of the trained weights, where there are any."""
+        return read_card(self.weights) if self.recipe is not None and self.weights.is_file() else None
+
+    def build(self, seed: int = 0) -> nn.Sequential:
+        """The untrained network, its first weights drawn from `seed` alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.factory()
+
+
+def load(name: str, *, pretrained: bool = True) -> nn.Module:
+    """A network of the zoo in eval mode: takes a batch in [0, 1], returns logits.
+
+    `pretrained=False` leaves out the weights.
+
+    >>> load("lenet-mnist")(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 10])
+    >>> load("lenet-minst")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: no network 'lenet-minst' in the zoo. Hint: one of fc500-mnist, lenet-mnist, ...
+    """
+    if name not in ZOO:
+        raise InputError(f"no network {name!r} in the zoo.", hint=f"one of {', '.join(ZOO)}")
+    entry = ZOO[name]
+    if pretrained and entry.recipe is not None and not entry.weights.is_file():
+        raise DataError(
+            f"the weights of {name} are not in this installation; looked for {entry.weights}.",
+            hint=f"deepfool train {name}",
+        )
+    model = entry.build()
+    if pretrained and entry.published is not None:
+        _load_published(entry, entry.published, model)
+    elif pretrained and entry.recipe is not None:
+        read_weights(model, entry.weights, sha256=read_card(entry.weights).sha256)
+    elif pretrained:
+        load_packaged_weights(model)
+    return model.eval()
+
+
+def _load_published(entry: Entry, published: Published, model: nn.Module) -> None:
+    if not published.path.is_file():
+        raise DataError(
+            f"the weights of {entry.name} are not in the cache.",
+            hint=f"deepfool models fetch {entry.name}; or get {published.file} (sha1 {published.sha1}) from "
+            f"{published.url} and put it at {published.path}",
+        )
+    load_caffemodel(model, published.path, sha1=published.sha1, skip=published.skip)
+
+
+ZOO: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry("fc500-mnist", fc500_mnist, "mnist", (1, 28, 28), 469_160, 0.017, "fully connected, 784-500-150-10"),
+        Entry("lenet-mnist", lenet_mnist, "mnist", (1, 28, 28), 431_080, 0.010, "two convolutions, two dense layers"),
+        Entry("nin-cifar10", nin_cifar10, "cifar10", (3, 32, 32), 966_986, 0.115, "Network in Network"),
+        Entry("lenet-cifar10", lenet_cifar10, "cifar10", (3, 32, 32), 145_578, 0.226, "three-layer LeNet"),
+        Entry(
+            "caffenet", caffenet, "imagenet", (3, 227, 227), 60_965_224, 0.426, "Caffe's AlexNet, Caffe's weights",
+            Published(
+                "bvlc_reference_caffenet.caffemodel",
+                "http://dl.caffe.berkeleyvision.org/bvlc_reference_caffenet.caffemodel",
+            ),
+        ),
+        Entry(
+            "googlenet", googlenet, "imagenet", (3, 224, 224), 6_998_552, 0.313, "Caffe's GoogLeNet, Caffe's weights",
+            Published(
+                "bvlc_googlenet.caffemodel",
+                "http://dl.caffe.berkeleyvision.org/bvlc_googlenet.caffemodel",
+                skip=("loss1/", "loss2/"),
+            ),
+        ),
+        Entry(
+            "efficientnet-lite0", efficientnet_lite0, "imagenet", (3, 224, 224), 4_652_008, None,
+            "EfficientNet-Lite0 from PyPI, extra `efficientnet`",
+        ),
+    )
+}  # fmt: skip

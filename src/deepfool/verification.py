@@ -1,0 +1,224 @@
+"""Check a run again from the perturbations it stored: norms and labels, in other precisions, batches and roundings."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepfool.classifier import Classifier
+from deepfool.datasets import Data, load
+from deepfool.engines import DTYPES
+from deepfool.errors import DeepFoolError, RunError
+from deepfool.evaluation import choose_device
+from deepfool.models.sources import Source, resolve
+from deepfool.norms import norm
+from deepfool.records import Row, Run
+
+TOLERANCE = 1e-5
+"""By how much, relatively, a norm may differ from the one in its row."""
+
+
+@dataclass
+class Trial:
+    """One way of looking at x + r again."""
+
+    name: str
+    what: str
+    tried: int = 0
+    changed: int = 0
+    """Still another label than the one at x: the perturbation survives."""
+    same: int = 0
+    """The very label that the row says."""
+    lost: list[int] = field(default_factory=list)
+    """The first samples that do not survive."""
+    skipped: str = ""
+    """Why it could not be done."""
+
+
+@dataclass
+class Verification:
+    """What came out, over the rows that say FOOLED."""
+
+    rows: int = 0
+    fooled: int = 0
+    wrong_norms: list[int] = field(default_factory=list)
+    wrong_labels: list[int] = field(default_factory=list)
+    """Samples whose label at x itself is not the one of the row."""
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether norms and labels are as the rows say, in the precision that the run had."""
+        own = self.trials[0]
+        return not self.wrong_norms and not self.wrong_labels and own.changed == own.tried == self.fooled
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "holds": self.holds, "rows": self.rows, "fooled": self.fooled, "wrong_norms": self.wrong_norms,
+            "wrong_labels": self.wrong_labels, "trials": [vars(trial) for trial in self.trials],
+        }  # fmt: skip
+
+
+def verify(
+    run: Run,
+    model: Any = None,
+    data: Any = None,
+    *,
+    device: str = "cpu",
+    batch_size: int = 37,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Verification:
+    """Recompute norms and labels of a run that kept its perturbations.
+
+    `model` and `data` are needed only if the run was made from objects; whatever they are, they must have the hashes
+    of the manifest. `batch_size` is that of the trial in another batch size.
+
+    >>> import tempfile
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     verify(evaluate(model, data, out=here, save_perturbations=True), model, data).holds
+    True
+    """
+    source, samples = _find(run, model, data)
+    device = choose_device(device)
+    own = DTYPES[run.identity["dtype"]]
+    threshold = run.identity["attack"]["knobs"].get("threshold")
+    trials = _make_trials(source, device, own, threshold, batch_size)
+    found = Verification(trials=[trial for trial, _ in trials])
+    for rows, r in run.perturbations():
+        found.rows += len(rows)
+        keep = [i for i, row in enumerate(rows) if row["status"] == "FOOLED"]
+        fooled = [rows[i] for i in keep]
+        if fooled:
+            x = samples.batch([row["index"] for row in fooled])
+            _verify_batch(found, trials, fooled, x.to(device), torch.from_numpy(r[keep]).to(device), own, run.p)
+        on_progress(found.rows, run.expected)
+    return found
+
+
+def _find(run: Run, model: Any, data: Any) -> tuple[Source, Data]:
+    """The model and the data of a run, from where the manifest says or from what the caller gives."""
+    about, where = run.manifest["model"], run.manifest["data"]
+    if data is None and where["spec"] is None:
+        raise RunError(f"{run.folder} was made from data in memory.", hint="give the data as well (--data).")
+    samples = load(where["spec"] if data is None else data, split=where["split"], size=where["size"])
+    try:
+        source = resolve(about["spec"], arch=about["arch"]) if model is None else resolve(copy.deepcopy(model))
+    except DeepFoolError as error:
+        if model is not None:
+            raise
+        raise RunError(
+            f"the model of {run.folder} cannot be built from {about['spec']!r}: {error}",
+            hint="if it was a module, give the model as well (--model).",
+        ) from error
+    for name, now, then in (
+        ("model", source.fingerprint, run.identity["model"]["sha256"]),
+        ("data", samples.fingerprint(), run.identity["data"]["sha256"]),
+    ):
+        if now != then:
+            raise RunError(f"the {name} is not that of the run: expected {then[:16]}, got {now[:16]}.")
+    return source, samples
+
+
+_Look = Callable[[Tensor, Tensor], Tensor]
+"""(x, r) -> labels at the perturbed points."""
+
+
+def _make_trials(
+    source: Source, device: str, own: torch.dtype, threshold: float | None, batch_size: int
+) -> list[tuple[Trial, _Look | None]]:
+    """The trials, the first of them in the run's own precision; a model that cannot do one says why."""
+    name = str(own).removeprefix("torch.")
+    f = _build(source, device, own, threshold)
+    trials: list[tuple[Trial, _Look | None]] = [(Trial(name, f"x + r in {name}, as it was measured"), _looking(f, own))]
+    for dtype in (torch.float32, torch.float64):
+        if dtype == own:
+            continue
+        name = str(dtype).removeprefix("torch.")
+        trial = Trial(name, f"x + r in {name}")
+        look = None
+        try:
+            look = _looking(_build(source, device, dtype, threshold), dtype)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            trial.skipped = str(error).splitlines()[0]
+        trials.append((trial, look))
+    trials.append((Trial("batch", f"x + r in batches of {batch_size} or less"), _looking(f, own, batch_size)))
+    trials.append((Trial("8-bit", "x + r cut to [0, 1] and rounded to 8 bits"), _looking(f, own, rounding=True)))
+    return trials
+
+
+def _build(source: Source, device: str, dtype: torch.dtype, threshold: float | None) -> Classifier:
+    return Classifier(copy.deepcopy(source.module).to(device=device, dtype=dtype), threshold=threshold)
+
+
+def _looking(f: Classifier, dtype: torch.dtype, batch_size: int | None = None, rounding: bool = False) -> _Look:
+    def look(x: Tensor, r: Tensor) -> Tensor:
+        y = (x.to(r.dtype) + r).to(dtype)
+        if rounding:
+            y = (y.clamp(0, 1) * 255).round() / 255
+        with f.frozen(), torch.no_grad():
+            return torch.cat([f(part).argmax(1) for part in _cut(y, batch_size)])[: len(y)]
+
+    return look
+
+
+def _cut(y: Tensor, batch_size: int | None) -> Sequence[Tensor]:
+    """A batch as parts of another size than its own."""
+    if batch_size is None:
+        return [y]
+    if len(y) == 1:
+        return [torch.cat([y, y])]
+    return torch.split(y, min(batch_size, len(y) // 2))
+
+
+def _verify_batch(
+    found: Verification, trials: Sequence[tuple[Trial, _Look | None]], rows: Sequence[Row], x: Tensor, r: Tensor,
+    own: torch.dtype, p: float,
+) -> None:  # fmt: skip
+    index = [row["index"] for row in rows]
+    label = torch.tensor([row["label"] for row in rows], device=x.device)
+    adv_label = torch.tensor([row["adv_label"] for row in rows], device=x.device)
+    found.fooled += len(rows)
+    x = x.to(own)
+    found.wrong_norms += _compare_norms(rows, x, r, p)
+    clean = trials[0][1]
+    if clean is not None:
+        off = (clean(x, torch.zeros_like(r)) != label).tolist()
+        found.wrong_labels += [i for i, wrong in zip(index, off, strict=True) if wrong]
+    for trial, look in trials:
+        if look is None:
+            continue
+        if trial.name == "8-bit" and (float(x.min()) < 0 or float(x.max()) > 1):
+            trial.skipped = "the inputs do not lie in [0, 1]: they are no pictures"
+            continue
+        try:
+            now = look(x, r)
+        except DeepFoolError as error:
+            trial.skipped = str(error).splitlines()[0]
+            continue
+        trial.tried += len(rows)
+        trial.changed += int((now != label).sum())
+        trial.same += int((now == adv_label).sum())
+        lost = (now == label).tolist()
+        trial.lost = (trial.lost + [i for i, gone in zip(index, lost, strict=True) if gone])[:20]
+
+
+def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, p: float) -> list[int]:
+    """The samples whose stored norms are not those of what is there."""
+    wrong: set[int] = set()
+    for side, values in (("r", r), ("x", x)):
+        flat = values.flatten(1).double()
+        for name, size in (("l1", 1.0), ("l2", 2.0), ("linf", math.inf), ("p", p)):
+            now = norm(flat, size).cpu().numpy()
+            then = np.array([row[f"{side}_{name}"] for row in rows], np.float64)
+            off = ~np.isclose(now, then, rtol=TOLERANCE, atol=1e-12)
+            wrong.update(rows[i]["index"] for i in np.flatnonzero(off).tolist())
+    return sorted(wrong)

@@ -1,0 +1,164 @@
+"""The commands from end to end, on the networks and samples that ship with the package."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from deepfool import Run
+from deepfool.cli import app
+from deepfool.errors import InputError, RunError
+
+ROOT = Path(__file__).parents[2]
+COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample")
+
+
+def call(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    call(*COMMON, "--limit", 40, "--save-perturbations", "--out", folder / "l2")
+    call(*COMMON, "--limit", 40, "--p", "inf", "--bounds", "0,1", "--out", folder / "linf", "--quiet")
+    return folder
+
+
+def test_evaluate_writes_data_to_stdout_and_talk_to_stderr(runs, tmp_path):
+    done = call(*COMMON, "--limit", 30, "--batch-size", 10, "--out", tmp_path / "run", "--json")
+    summary = json.loads(done.stdout)
+    assert summary["samples"] == 30
+    assert summary["rho_adv"]["exact"]
+    assert 0.05 < summary["rho_adv"]["low"] < summary["rho_adv"]["value"] < summary["rho_adv"]["high"] < 0.3
+    assert "rho_adv (l2)" in done.stderr
+    assert "30/30 samples" in done.stderr
+    assert "run folder:" in done.stderr
+    quiet = call(*COMMON, "--limit", 30, "--batch-size", 10, "--out", tmp_path / "run", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_the_default_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call(*COMMON, "--indices", "3-5", "--knob", "max_iter=20", "--knob", "overshoot=0.05", "--quiet")
+    run = Run("runs/fc500-mnist-mnist-sample-deepfool-p2")
+    assert [row["index"] for row in run.rows()] == [3, 4, 5]
+    assert run.identity["attack"]["knobs"]["max_iter"] == 20
+    assert run.identity["attack"]["knobs"]["overshoot"] == 0.05
+
+
+def test_the_manifest_knows_bounds_and_norm(runs):
+    run = Run(runs / "linf")
+    assert run.identity["attack"]["knobs"]["bounds"] == [0, 1]
+    assert run.identity["p"] == "inf"
+
+
+def test_show(runs):
+    assert "fc500-mnist on mnist-sample, deepfool, linf" in call("show", runs / "linf").stdout
+    summary = json.loads(call("show", runs / "l2", "--json").stdout)
+    assert len(summary["classes"]) == 10
+    assert sum(map(sum, summary["confusion"])) == 40
+
+
+def test_shards_and_merge(runs, tmp_path):
+    for i in (1, 2):
+        call(*COMMON, "--limit", 40, "--shard", f"{i}/2", "--save-perturbations", "--out", tmp_path / str(i), "-q")
+    done = call("merge", tmp_path / "1", tmp_path / "2", "-o", tmp_path / "both")
+    assert "40 samples, complete" in done.stderr
+    compared = json.loads(call("compare", runs / "l2", tmp_path / "both", "--json").stdout)
+    assert compared["pairs"] == 40
+    assert abs(compared["mean_difference"]["value"]) < 1e-5
+
+
+def test_compare(runs, tmp_path):
+    with pytest.raises(RunError, match="different norms"):
+        call("compare", runs / "l2", runs / "linf")
+    done = call("compare", runs / "l2", runs / "linf", "--norm", "l2")
+    assert "Wilcoxon" in done.stdout
+    found = json.loads(call("compare", runs / "l2", runs / "linf", "--norm", "l2", "--json").stdout)
+    assert found["larger_in_b"] == 40, "linf perturbations are longer in l2"
+    assert found["p_value"] < 1e-6
+
+
+def test_check(runs, tmp_path):
+    rho = json.loads(call("show", runs / "l2", "--json").stdout)["rho_adv"]["value"]
+    done = call("check", runs / "l2", "--min-rho", rho - 0.01, "--max-fooled", "0.5@eps=0.3")
+    assert done.stderr.startswith("passed: ")
+    failed = call("check", runs / "l2", "--min-rho", rho + 0.01, "--junit", tmp_path / "j.xml", code=1)
+    assert failed.stderr.count("\n") == 1
+    assert f"at least {rho + 0.01:g} asked" in failed.stderr
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    call("check", runs / "l2", "--max-fooled", "0.5@eps=9", code=1)
+    call("check", runs / "l2", "--min-accuracy", "0.9")
+    call("check", runs / "l2", "--min-accuracy", "0.9@eps=9", code=1)
+    with pytest.raises(InputError, match="nothing to check"):
+        call("check", runs / "l2")
+
+
+def test_check_fails_on_a_run_that_is_not_complete(runs, tmp_path):
+    records = (runs / "l2" / "records.jsonl").read_bytes()
+    (tmp_path / "records.jsonl").write_bytes(records[:-9])
+    (tmp_path / "manifest.json").write_bytes((runs / "l2" / "manifest.json").read_bytes())
+    done = call("check", tmp_path, "--min-accuracy", "0", code=1)
+    assert "complete: 0 of 40 samples" in done.stderr
+
+
+def test_verify(runs):
+    done = call("verify", runs / "l2")
+    assert "40 of 40" in done.stdout
+    assert "norms: 40 of 40" in done.stdout
+    found = json.loads(call("verify", runs / "l2", "--json").stdout)
+    assert found["holds"]
+    assert [trial["name"] for trial in found["trials"]] == ["float32", "float64", "batch", "8-bit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--bounds", "0"), "two numbers such as 0,1"),
+        (("--shard", "3"), "such as 3/16"),
+        (("--knob", "max_iter"), "NAME=VALUE"),
+        (("--knob", "p=1"), "an option of its own"),
+        (("--batch-size", "many"), "a whole number or auto"),
+        (("--p", "0.5"), r"p must be a number in \[1, inf\]"),
+        (("--ray-address", "x:1"), "--engine ray"),
+    ],
+)
+def test_wrong_options(words, match, tmp_path):
+    with pytest.raises(InputError, match=match):
+        call(*COMMON, *words, "--out", tmp_path / "run")
+
+
+def test_ctrl_c_on_the_command_line(tmp_path):
+    """A real process and a real signal: exit code 130, whole batches, and a word on how to go on."""
+    words = [*COMMON, "--batch-size", "4", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepfool", *words], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path]), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    records = tmp_path / "run" / "records.jsonl"
+    deadline = time.monotonic() + 60
+    while not (records.exists() and records.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == 130, talk
+    count = Run(tmp_path / "run").count
+    assert 0 < count < 1000
+    assert count % 4 == 0
+    assert "finishing the batch" in talk
+    assert f"stopped after {count} of 1000 samples" in talk
+    assert "The same command goes on." in talk
+    assert "Traceback" not in talk

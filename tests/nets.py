@@ -1,0 +1,60 @@
+"""Small models, data and attacks that other processes can import (`py:tests.nets:small`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from deepfool import Adversarial, deepfool
+
+
+def small() -> nn.Module:
+    """The same network each time: 6 inputs, 4 classes, curved enough to take a few iterations."""
+    generator = torch.Generator().manual_seed(7)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def points(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    return torch.rand(count, 6, generator=generator), torch.randint(0, 4, (count,), generator=generator)
+
+
+class Flat(nn.Module):
+    """Scores that do not depend on some of the inputs: those with x[0] < 0.5 cannot be fooled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        live = (x[:, :1] >= 0.5).to(x.dtype)
+        return torch.cat([1 + 0 * x[:, :1], live * x[:, 1:2]], 1)
+
+
+class Narrow(nn.Module):
+    """A device with room for so many samples and no more."""
+
+    def __init__(self, most: int, kind: type[Exception] = torch.OutOfMemoryError) -> None:
+        super().__init__()
+        self.body, self.most, self.kind = small(), most, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most:
+            raise self.kind("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+        return self.body(x)  # type: ignore[no-any-return]
+
+
+def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 50) -> Adversarial:
+    """deepfool, which notes who runs what, and takes long enough to be killed on the way."""
+    (Path(os.environ["NOTES"]) / f"{os.getpid()} {float(x[0, 0])!r}").touch()
+    time.sleep(0.35)
+    return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
+
+
+def drawing_attack(model: object, x: Tensor, *, p: float = 2) -> Adversarial:
+    """An attack that draws: deepfool from the torch stream's own overshoot."""
+    return deepfool(model, x, p=p, overshoot=0.02 + float(torch.rand(())))  # type: ignore[arg-type]

@@ -1,0 +1,258 @@
+"""A run folder survives kills, cuts, full disks and second writers; and says what it is."""
+
+import errno
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deepfool import Run, evaluate, records
+from deepfool.errors import RunError
+from deepfool.evaluation import Interrupted
+from deepfool.records import RECORDS, merge
+from tests import nets
+
+HERE = Path(__file__).parent
+
+
+def without_timing(run):
+    return sorted(
+        ({key: value for key, value in row.items() if key not in records.TIMING} for row in run.rows()),
+        key=lambda row: row["index"],
+    )
+
+
+def measure(out, count=60, **options):
+    options = {"batch_size": 8, "save_perturbations": True, **options}
+    return evaluate(nets.small(), nets.points(count), out=out, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return measure(tmp_path_factory.mktemp("whole") / "run")
+
+
+def same(run, whole):
+    """The same rows to the last bit, and the same perturbations."""
+    assert without_timing(run) == without_timing(whole)
+    for (_, r), (_, expected) in zip(
+        sorted(run.perturbations(), key=lambda pair: pair[0][0]["index"]),
+        sorted(whole.perturbations(), key=lambda pair: pair[0][0]["index"]),
+        strict=True,
+    ):
+        assert np.array_equal(r, expected)
+    assert len(list((run.folder / "perturbations").iterdir())) == len(list((whole.folder / "perturbations").iterdir()))
+
+
+def copy_cut(whole, folder, size):
+    """A copy of a run whose records file was cut at a byte."""
+    (folder / "perturbations").mkdir(parents=True)
+    for file in whole.folder.rglob("*.*"):
+        if file.is_file() and file.name != ".lock":
+            (folder / file.relative_to(whole.folder)).write_bytes(file.read_bytes())
+    with (folder / RECORDS).open("r+b") as stream:
+        stream.truncate(size)
+
+
+def test_killed_at_20_random_points_and_resumed(tmp_path):
+    """Real SIGKILLs, at random sizes of the records file; see tests/killing.py for what the processes do."""
+    done = subprocess.run(
+        [sys.executable, HERE / "killing.py", tmp_path, "20"], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout)
+    assert len(kills) == 20
+    assert all(kill["signal"] == signal.SIGKILL for kill in kills)
+    assert sum(0 < kill["bytes"] < kills[0]["bytes_whole"] for kill in kills) >= 15, "the kills came too late"
+    expected = Run(tmp_path / "whole")
+    for number in range(20):
+        same(Run(tmp_path / str(number)), expected)
+
+
+def test_cut_at_any_byte_and_resumed(whole, tmp_path):
+    content = (whole.folder / RECORDS).read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    cuts = {0, 1, ends[0] - 1, ends[0], ends[7] - 1, ends[7], ends[7] + 1, ends[-1] - 1, ends[-2], ends[-5] + 3}
+    cuts |= set(random.Random(0).sample(range(len(content)), 20))
+    for cut in sorted(cuts):
+        copy_cut(whole, tmp_path / str(cut), cut)
+        before = Run(tmp_path / str(cut))
+        assert before.count == sum(1 for end in ends if end <= cut) // 8 * 8 or cut == len(content)
+        same(measure(tmp_path / str(cut)), whole)
+
+
+def test_resumed_with_another_batch_size(whole, tmp_path):
+    content = (whole.folder / RECORDS).read_bytes()
+    copy_cut(whole, tmp_path / "run", len(content) // 2)
+    run = measure(tmp_path / "run", batch_size=7)
+    assert run.complete
+    for row, expected in zip(without_timing(run), without_timing(whole), strict=True):
+        assert row["index"] == expected["index"]
+        assert row["r_p"] == pytest.approx(expected["r_p"], rel=1e-5)
+
+
+def test_a_finished_run_is_not_measured_again(whole, tmp_path):
+    content = (whole.folder / RECORDS).read_bytes()
+    calls = []
+    again = measure(whole.folder, on_progress=calls.append)
+    assert calls == []
+    assert (again.folder / RECORDS).read_bytes() == content
+
+
+def test_another_run_in_the_folder_is_refused_line_by_line(whole):
+    with pytest.raises(RunError, match="holds another run") as refused:
+        measure(whole.folder, max_iter=7, seed=3)
+    assert "  attack.knobs.max_iter: 50 in the folder, 7 now\n" in str(refused.value)
+    assert "  seed: 0 in the folder, 3 now\n" in str(refused.value)
+    assert "sha256" not in str(refused.value), "what is the same is not told"
+    with pytest.raises(RunError, match=r"model\.sha256"):
+        evaluate(
+            nets.Narrow(99), nets.points(60), out=whole.folder, batch_size=8, save_perturbations=True
+        )  # fmt: skip
+    with pytest.raises(RunError, match=r"indices: 0-59 in the folder, 0-9 now"):
+        measure(whole.folder, limit=10)
+    assert whole.complete, "a refusal changes nothing"
+
+
+def test_damage_in_the_middle_is_an_error_and_not_repaired(whole, tmp_path):
+    copy_cut(whole, tmp_path / "run", len((whole.folder / RECORDS).read_bytes()))
+    content = (tmp_path / "run" / RECORDS).read_bytes()
+    (tmp_path / "run" / RECORDS).write_bytes(content[:50] + b"\0\n" + content[52:])
+    with pytest.raises(RunError, match="line 1 is damaged"):
+        measure(tmp_path / "run")
+
+
+def test_rows_are_plain_json(whole, tmp_path):
+    def refuse(token):
+        raise AssertionError(token)
+
+    run = evaluate(nets.Flat(), nets.points(30), out=tmp_path / "run", max_iter=5)
+    rows = [json.loads(line, parse_constant=refuse) for line in (run.folder / RECORDS).read_text().splitlines()]
+    failed = [row for row in rows if row["status"] != "FOOLED"]
+    assert failed
+    assert all(row["r_p"] is None and row["r_l2"] is None and row["reason"] for row in failed)
+    assert all(row["r_p"] > 0 and "reason" not in row for row in rows if row["status"] == "FOOLED")
+    json.loads((run.folder / "manifest.json").read_text(), parse_constant=refuse)
+
+
+def test_the_manifest_tells_everything(tmp_path):
+    run = evaluate(nets.small(), nets.points(5), out=tmp_path / "run", p=float("inf"), bounds=(0, 1), seed=4)
+    identity, session = run.identity, run.manifest["sessions"][0]
+    assert identity["p"] == "inf"
+    assert run.p == float("inf")
+    assert identity["attack"]["knobs"] == {
+        "overshoot": 0.02, "max_iter": 50, "candidates": None, "bounds": [0, 1], "target": None, "mask": None,
+        "threshold": None,
+    }  # fmt: skip
+    assert len(identity["model"]["sha256"]) == len(identity["data"]["sha256"]) == 64
+    assert identity["seed"] == 4
+    assert {"python", "torch", "platform", "device", "started", "finished", "seconds", "command"} <= set(session)
+
+
+def full_disk(monkeypatch, after):
+    """Writes fail with "no space left" once so many bytes have gone to the records, in the middle of a row."""
+    real, left = records._write_all, [after]
+
+    def write(stream, content):
+        if not str(stream.name).endswith(RECORDS):
+            return real(stream, content)
+        if len(content) > left[0]:
+            stream.write(content[: left[0]])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= len(content)
+        return real(stream, content)
+
+    monkeypatch.setattr(records, "_write_all", write)
+
+
+def test_a_full_disk_ends_clearly_and_goes_on(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        full_disk(patch, after=8000)
+        with pytest.raises(RunError, match=r"cannot be written: No space left on device\. Hint: what was measured is"):
+            measure(tmp_path / "run")
+    stopped = Run(tmp_path / "run")
+    assert 0 < stopped.count < 60
+    assert (stopped.folder / RECORDS).read_bytes().endswith(b"\n"), "the torn row is taken back at once"
+    same(measure(tmp_path / "run"), whole)
+
+
+def test_the_kernel_refuses_to_write(whole, tmp_path):
+    """A real refusal in the middle of a write: files may not grow beyond a limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, before[1]))
+    try:
+        with pytest.raises(RunError, match="cannot be written: File too large"):
+            measure(tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 0 < Run(tmp_path / "run").count < 60
+    same(measure(tmp_path / "run"), whole)
+
+
+def test_an_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(RunError, match="cannot be written: Not a directory"):
+        measure(tmp_path / "file" / "run")
+
+
+def test_two_writers_of_one_run(tmp_path):
+    def intrude(progress):
+        with pytest.raises(RunError, match="another process is writing"):
+            measure(tmp_path / "run")
+
+    assert measure(tmp_path / "run", on_progress=intrude).complete
+
+
+def test_orphaned_perturbations_are_dropped(whole, tmp_path):
+    copy_cut(whole, tmp_path / "run", 0)
+    (tmp_path / "run" / "perturbations" / ".r-000000003.safetensors.partial").write_bytes(b"half")
+    same(measure(tmp_path / "run", batch_size=8), whole)
+
+
+def test_shards_merge_into_the_whole_run(whole, tmp_path):
+    parts = [measure(tmp_path / str(i), shard=(i, 3)) for i in (1, 2, 3)]
+    merged = merge(parts, tmp_path / "merged")
+    assert merged.identity == whole.identity
+    assert merged.complete
+    rows = without_timing(merged)
+    assert [row["index"] for row in rows] == list(range(60))
+    for row, expected in zip(rows, without_timing(whole), strict=True):
+        assert row["r_p"] == pytest.approx(expected["r_p"], rel=1e-5)
+    assert sum(len(rows) for rows, _ in merged.perturbations()) == 60
+    with pytest.raises(RunError, match="exists already"):
+        merge(parts, tmp_path / "merged")
+    with pytest.raises(RunError, match="samples that another run has, such as 0"):
+        merge([parts[0], parts[0]], tmp_path / "twice")
+    other = measure(tmp_path / "other", shard=(1, 3), max_iter=9)
+    with pytest.raises(RunError, match=r"attack\.knobs\.max_iter: 50 there, 9 here"):
+        merge([parts[1], other], tmp_path / "mixed")
+
+
+def test_unfinished_shards_merge_and_go_on(whole, tmp_path):
+    def stop(progress):
+        if progress.done >= 16:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        measure(tmp_path / "1", shard=(1, 2), on_progress=stop)
+    measure(tmp_path / "2", shard=(2, 2))
+    merged = merge([Run(tmp_path / "1"), Run(tmp_path / "2")], tmp_path / "merged")
+    assert not merged.complete
+    done = measure(tmp_path / "merged")
+    assert [row["index"] for row in without_timing(done)] == list(range(60))
+
+
+def test_reading_a_run_that_is_none(tmp_path):
+    with pytest.raises(RunError, match="is not a run"):
+        Run(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 99}')
+    with pytest.raises(RunError, match="another version"):
+        Run(tmp_path)

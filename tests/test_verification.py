@@ -1,0 +1,139 @@
+"""What a run says is checked against what its perturbations do; a run that lies is found out."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from deepfool import evaluate
+from deepfool.errors import RunError
+from deepfool.records import RECORDS
+from deepfool.verification import verify
+from tests import nets
+
+
+def measure(out, **options):
+    return evaluate(
+        nets.small(), nets.points(40), out=out, **{"save_perturbations": True, "batch_size": 16, **options}
+    )  # fmt: skip
+
+
+def again(run, **options):
+    return verify(run, nets.small(), nets.points(40), **options)
+
+
+def tamper(run, change):
+    """Rewrite the rows."""
+    rows = [change(json.loads(line)) for line in (run.folder / RECORDS).read_text().splitlines()]
+    (run.folder / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_an_honest_run_holds(tmp_path, dtype):
+    found = again(measure(tmp_path / "run", dtype=dtype, bounds=(0, 1)))
+    assert found.holds
+    assert found.rows == 40
+    trials = {trial.name: trial for trial in found.trials}
+    assert trials[dtype].changed == trials[dtype].same == found.fooled
+    assert {"float32", "float64", "batch", "8-bit"} <= set(trials)
+    assert trials["batch"].changed == found.fooled
+    if dtype != "float16":
+        assert trials["float64"].changed == trials["float32"].changed == found.fooled
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_rounding_is_counted_as_it_is(tmp_path):
+    run = measure(tmp_path / "run", bounds=(0, 1), overshoot=1e-4)
+    found = again(run)
+    expected, x = 0, nets.points(40)[0]
+    for rows, r in run.perturbations():
+        keep = [i for i, row in enumerate(rows) if row["status"] == "FOOLED"]
+        y = ((x[[rows[i]["index"] for i in keep]] + torch.from_numpy(r[keep])).clamp(0, 1) * 255).round() / 255
+        labels = torch.tensor([rows[i]["label"] for i in keep])
+        expected += int((nets.small()(y).argmax(1) != labels).sum())
+    rounded = found.trials[-1]
+    assert rounded.changed == expected
+    assert 0 < expected < found.fooled, "otherwise this test shows nothing"
+    assert len(rounded.lost) == min(20, found.fooled - expected)
+
+
+def test_inputs_that_are_no_pictures_are_not_rounded(tmp_path):
+    x = nets.points(40)[0] * 5
+    run = evaluate(nets.small(), (x, None), out=tmp_path / "run", save_perturbations=True)
+    found = verify(run, nets.small(), (x, None))
+    assert "do not lie in [0, 1]" in found.trials[-1].skipped
+    assert found.holds
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_batches_of_another_size_than_those_of_the_run(tmp_path, size):
+    seen = set()
+
+    class Watching(torch.nn.Sequential):
+        def forward(self, x):
+            seen.add(len(x))
+            return super().forward(x)
+
+    model = Watching(nets.small())
+    run = evaluate(model, nets.points(4), out=tmp_path / "run", batch_size=size, save_perturbations=True)
+    seen.clear()
+    assert verify(run, model, nets.points(4), batch_size=16).holds
+    assert len(seen) > 1
+
+
+def test_norms_that_are_too_small_are_found_out(tmp_path):
+    run = measure(tmp_path / "run")
+    tamper(run, lambda row: row | {"r_l2": row["r_l2"] * 0.99} if row["index"] == 7 else row)
+    found = again(run)
+    assert not found.holds
+    assert found.wrong_norms == [7]
+
+
+def test_labels_that_are_not_so_are_found_out(tmp_path):
+    run = measure(tmp_path / "run")
+    tamper(run, lambda row: row | {"label": (row["label"] + 1) % 4} if row["index"] == 3 else row)
+    found = again(run)
+    assert 3 in found.wrong_labels
+    assert not found.holds
+
+
+def test_perturbations_that_do_not_fool_are_found_out(tmp_path):
+    run = measure(tmp_path / "run")
+    shard = sorted((run.folder / "perturbations").iterdir())[0]
+    content = safetensors.numpy.load_file(shard)
+    content["r"][5] = 0
+    safetensors.numpy.save_file(content, shard)
+    found = again(run)
+    assert not found.holds
+    assert found.trials[0].lost == [5]
+    content["index"] = np.roll(content["index"], 1)
+    safetensors.numpy.save_file(content, shard)
+    with pytest.raises(RunError, match="does not hold the samples"):
+        again(run)
+
+
+def test_another_model_or_other_data_are_refused(tmp_path):
+    run = measure(tmp_path / "run")
+    with pytest.raises(RunError, match="the model is not that of the run"):
+        verify(run, torch.nn.Linear(6, 4), nets.points(40))
+    with pytest.raises(RunError, match="the data is not that of the run"):
+        verify(run, nets.small(), nets.points(39))
+    with pytest.raises(RunError, match=r"data in memory.*give the data"):
+        verify(run)
+    with pytest.raises(RunError, match=r"cannot be built.*give the model"):
+        verify(run, data=nets.points(40))
+
+
+def test_runs_without_perturbations(tmp_path):
+    run = measure(tmp_path / "run", save_perturbations=False)
+    with pytest.raises(RunError, match=r"holds no perturbations.*--save-perturbations"):
+        again(run)
+
+
+def test_failed_samples_are_left_alone(tmp_path):
+    run = evaluate(nets.Flat(), nets.points(30), out=tmp_path / "run", save_perturbations=True, max_iter=5)
+    found = verify(run, nets.Flat(), nets.points(30))
+    assert found.holds
+    assert 0 < found.fooled < found.rows == 30
