@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import deepfool as package
 from deepfool import Classifier, Status, ddn, deepfool, fab, fgsm, fmn, lbfgs, superdeepfool
+from deepfool.attacks.registry import find_attack, name_attack, takes
 from deepfool.errors import InputError
 from deepfool.norms import norm
 from tests.attacks.test_border import Poisoned, break_the_gradient
@@ -391,3 +393,10 @@ def test_bad_knobs_are_refused(attack, knobs, message):
     model, x = network(n=2)
     with pytest.raises(InputError, match=message):
         attack(model, x, **knobs)
+
+
+@pytest.mark.parametrize("name", ["superdeepfool", "ddn", "fmn", "fab", "fgsm", "lbfgs"])
+def test_every_attack_has_a_name(name):
+    assert name_attack(find_attack(name)) == name
+    assert find_attack(name) is getattr(package, name)
+    assert takes(find_attack(name), "labels")
