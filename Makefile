@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: run test test-slow lint format clean bench-attacks
 
 run: $(VENV)/.installed
-	$(BIN)/deepfool demo
+	$(BIN)/deepfool evaluate --model lenet-mnist --data mnist-sample --out runs/lenet-mnist-sample
 
 test: lint
 	$(BIN)/pytest -m "not slow"

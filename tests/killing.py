@@ -6,6 +6,7 @@ One process imports torch and then forks the children, so that a kill costs mill
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -35,15 +36,15 @@ def in_child(out: Path) -> int:
     return pid
 
 
-def kill_when_written(pid: int, records: Path, size: int, pause: float) -> int:
-    """SIGKILL once the file has that size, a moment later; returns the size that it was left with."""
-    while (records.stat().st_size if records.exists() else 0) < size and os.waitpid(pid, os.WNOHANG) == (0, 0):
-        pass
+def kill_when_written(pid: int, records: Path, size: int, pause: float) -> bool:
+    """SIGKILL once the file has that size, a moment later; says whether the run was still going on then."""
+    while (records.stat().st_size if records.exists() else 0) < size:
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            return False
     time.sleep(pause)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status), "it had ended before"
-    return records.stat().st_size if records.exists() else 0
+    return os.WIFSIGNALED(status)
 
 
 def main(folder: Path, count: int) -> None:
@@ -54,8 +55,12 @@ def main(folder: Path, count: int) -> None:
     kills = []
     for number in range(count):
         out = folder / str(number)
-        size = draw.randrange(int(full * 0.9))
-        left = kill_when_written(in_child(out), out / "records.jsonl", size, draw.random() * 0.003)
+        # On a busy machine a run may end before its killer wakes up: that was no kill, so try again.
+        while not kill_when_written(
+            in_child(out), out / "records.jsonl", draw.randrange(int(full * 0.9)), draw.random() * 0.003
+        ):
+            shutil.rmtree(out)
+        left = (out / "records.jsonl").stat().st_size if (out / "records.jsonl").exists() else 0
         kills.append({"bytes": left, "bytes_whole": full, "signal": signal.SIGKILL})
         _, status = os.waitpid(in_child(out), 0)
         assert status == 0, f"run {number} could not be resumed"

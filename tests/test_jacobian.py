@@ -4,7 +4,7 @@ from torch import nn
 
 from deepfool.classifier import Classifier
 from deepfool.errors import ModelError
-from deepfool.jacobian import Tangent
+from deepfool.jacobian import Tangent, cross_entropy, difference
 from tests.oracles import mlp
 
 
@@ -94,3 +94,46 @@ def test_memory_is_bounded_whatever_the_number_of_classes():
 def test_scores_cut_from_the_input_are_reported():
     with pytest.raises(ModelError, match="differentiate"):
         Tangent(Classifier(lambda x: x.detach() * 2), torch.rand(2, 3))
+
+
+def test_one_row_of_any_combination(case):
+    model, x = case[0], case[1]
+    seeds = torch.randn(len(x), model(x).shape[1], dtype=x.dtype)
+    y = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad((model(y) * seeds).sum(), y)
+    torch.testing.assert_close(Tangent(Classifier(model), x).row(seeds), expected.flatten(1))
+
+
+def test_the_seeds_of_the_cross_entropy_are_its_gradient():
+    z = (3 * torch.randn(30, 7, dtype=torch.float64)).requires_grad_()
+    y = torch.arange(30) % 7
+    loss, weight, direction = cross_entropy(z, y)
+    expected = nn.functional.cross_entropy(z, y, reduction="none")
+    torch.testing.assert_close(loss, expected)
+    (g,) = torch.autograd.grad(expected.sum(), z)
+    torch.testing.assert_close(weight[:, None] * direction, g)
+
+
+def test_the_direction_of_the_cross_entropy_survives_saturation():
+    z = torch.tensor([[500.0, 100.0, 99.0]])
+    _, weight, direction = cross_entropy(z, torch.tensor([0]))
+    assert weight.item() == 0
+    torch.testing.assert_close(direction, torch.tensor([[-1.0, 0.7311, 0.2689]]), rtol=1e-3, atol=0)
+
+
+def test_a_difference_of_a_class_with_itself_is_nothing():
+    assert (
+        difference(torch.rand(2, 3), torch.tensor([1, 2]), torch.tensor([1, 0]))
+        == torch.tensor([[0.0] * 3, [-1, 0, 1]])
+    ).all()
+
+
+def test_inputs_of_a_single_number():
+    f = Classifier(lambda x: torch.stack([x, 2 * x, 0 * x], 1))
+    rows = [
+        w
+        for _, w in Tangent(f, torch.tensor([1.0, 2.0])).difference_rows(
+            torch.tensor([[1, 2]] * 2), torch.zeros(2).long()
+        )
+    ]
+    torch.testing.assert_close(torch.cat(rows, 1), torch.tensor([[[1.0], [-1.0]]] * 2))

@@ -41,8 +41,9 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Classifier", "Run", "Status", "__version__", "affine", "datasets", "deepfool", "errors",
-        "evaluate", "models", "smallest",
+        "Adversarial", "Classifier", "Run", "SmallestEps", "Status", "__version__", "affine", "datasets", "ddn",
+        "deepfool", "errors", "evaluate", "fab", "fgsm", "fmn", "lbfgs", "models", "smallest", "smallest_eps",
+        "superdeepfool", "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfool.errors import InputError
-from deepfool.norms import check_p, direction, distance, dual, norm, project, step, step_in_box
+from deepfool.norms import check_p, direction, distance, dual, norm, project, project_on_ball, step, step_in_box
 from tests.oracles import solve_boxed
 
 ALL_P = [1.0, 1.5, 2.0, 4.0, math.inf]
@@ -76,6 +76,37 @@ def test_a_box_without_walls_gives_the_free_step(p):
 def test_an_impossible_p_is_refused(p):
     with pytest.raises(InputError, match="p must be a number in"):
         check_p(p)
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@given(st.integers(0, 10**6), st.floats(0.01, 20))
+def test_the_projection_on_a_ball_is_the_nearest_point_of_it(p, seed, size):
+    """v - u makes no acute angle with any other point of the ball: the mark of a projection on a convex set."""
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(1, 12, generator=generator, dtype=torch.float64)
+    radius = torch.tensor([size], dtype=torch.float64)
+    u = project_on_ball(v, radius, p)
+    assert norm(u, p).item() <= size * (1 + 1e-12)
+    if norm(v, p).item() <= size:
+        assert torch.equal(u, v)
+    else:
+        assert norm(u, p).item() == pytest.approx(size)
+    others = torch.randn(200, 12, generator=generator, dtype=torch.float64)
+    others = others / norm(others, p)[:, None] * size
+    corners = size * (torch.eye(12, dtype=torch.float64) if p == 1 else torch.ones(1, 12, dtype=torch.float64))
+    corners = corners / norm(corners, p)[:, None] * size
+    for point in (others, corners, -corners):
+        assert ((v - u) @ (point - u).T).max().item() <= 1e-9 * max(1.0, size)
+
+
+def test_balls_of_no_or_infinite_radius():
+    v = torch.randn(3, 5)
+    for p in (1, 2, math.inf):
+        assert torch.equal(project_on_ball(v, torch.full((3,), math.inf), p), v)
+        assert norm(project_on_ball(v, torch.zeros(3), p), p).max() < 1e-6
+        assert torch.equal(project_on_ball(torch.zeros(3, 5), torch.ones(3), p), torch.zeros(3, 5))
+    with pytest.raises(InputError, match="p = 1, 2 and inf"):
+        project_on_ball(v, torch.ones(3), 3)
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])

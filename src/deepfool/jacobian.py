@@ -54,7 +54,17 @@ class Tangent:
             seeds.scatter_(2, chosen, 1.0)
             seeds.scatter_add_(2, reference.view(1, n, 1).expand(len(chosen), n, 1), -torch.ones_like(seeds[..., :1]))
             rows = self._pull_back(seeds, keep=columns.stop < k)
-            yield columns, rows.flatten(2).transpose(0, 1)
+            yield columns, rows.reshape(len(rows), n, -1).transpose(0, 1)
+
+    def row(self, seeds: Tensor) -> Tensor:
+        """The gradient (n, features) of one combination of the scores per sample, `seeds` (n, c); frees the graph.
+
+        >>> tangent = Tangent(Classifier(torch.nn.Linear(4, 3)), torch.zeros(2, 4))
+        >>> tangent.row(difference(tangent.scores, torch.tensor([1, 2]), torch.tensor([0, 0]))).shape
+        torch.Size([2, 4])
+        """
+        (row,) = torch.autograd.grad(self._graph, self.x, seeds)
+        return row.reshape(len(seeds), -1)
 
     def rows_at_once(self, k: int) -> int:
         """How many rows fit in the memory budget of the classifier (at least one)."""
@@ -79,6 +89,32 @@ class Tangent:
             more = keep or i < len(seeds) - 1
             single += torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
         return torch.stack(single)
+
+
+def difference(scores: Tensor, k: Tensor, reference: Tensor) -> Tensor:
+    """The seeds of f_k - f_reference, one class each per sample.
+
+    >>> difference(torch.zeros(1, 3), torch.tensor([2]), torch.tensor([0]))
+    tensor([[-1.,  0.,  1.]])
+    """
+    ones = torch.ones_like(scores[:, :1])
+    return torch.zeros_like(scores).scatter_add_(1, k[:, None], ones).scatter_add_(1, reference[:, None], -ones)
+
+
+def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cross-entropy J(., y) per sample, and the seeds of its gradient as a weight and a direction.
+
+    The gradient is weight * (mean of the other classes, softmax-weighted, minus class y), with weight = 1 - p_y. Kept
+    apart, the direction stays exact where the softmax saturates and the weight underflows.
+
+    >>> loss, weight, direction = cross_entropy(torch.tensor([[200.0, 0.0, 0.0]]), torch.tensor([0]))
+    >>> loss, weight, direction
+    (tensor([0.]), tensor([0.]), tensor([[-1.0000,  0.5000,  0.5000]]))
+    """
+    others = scores.scatter(1, y[:, None], -torch.inf)
+    excess = others.logsumexp(1) - scores.gather(1, y[:, None])[:, 0]
+    direction = others.softmax(1).scatter(1, y[:, None], -1.0)
+    return torch.nn.functional.softplus(excess), excess.sigmoid(), direction
 
 
 def _measured_forward(f: Classifier, x: Tensor) -> Tensor:

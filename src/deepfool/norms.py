@@ -129,6 +129,32 @@ def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float) -> tuple[Tensor,
     return moved * w.sign(), possible
 
 
+def project_on_ball(v: Tensor, radius: Tensor, p: float) -> Tensor:
+    """The point of the ball ||u||_p <= radius nearest to v in the l2 norm, for p = 1, 2 and inf.
+
+    >>> v, radius = torch.tensor([[3.0, -4.0]]), torch.tensor([2.0])
+    >>> project_on_ball(v, radius, 2), project_on_ball(v, radius, math.inf), project_on_ball(v, radius, 1)
+    (tensor([[ 1.2000, -1.6000]]), tensor([[ 2., -2.]]), tensor([[ 0.5000, -1.5000]]))
+    """
+    radius = radius.unsqueeze(-1)
+    if p == math.inf:
+        return v.clamp(-radius, radius)
+    length = norm(v, p).unsqueeze(-1)
+    inside = length <= radius
+    if p == 2:
+        return torch.where(inside, v, v * (radius / length.clamp_min(torch.finfo(v.dtype).tiny)))
+    if p != 1:
+        raise InputError(f"balls are projected on for p = 1, 2 and inf, got {p!r}.")
+    # Shrink every entry by the same amount, those below it to zero: the amount is a mean over the k largest entries,
+    # for the last k at which the k-th of them still exceeds it.
+    largest = v.abs().sort(-1, descending=True).values
+    count = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    shrink = (largest.cumsum(-1) - torch.where(inside, length, radius)) / count
+    k = (largest > shrink).sum(-1, keepdim=True).clamp_min(1)
+    shrunk = (v.abs() - shrink.gather(-1, k - 1)).clamp_min(0).copysign(v)
+    return torch.where(inside, v, shrunk)
+
+
 def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """The point of the half space w . y >= b inside [lower, upper] that is nearest to c, for p in {1, 2, inf}.
 

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from deepfool import deepfool
+from deepfool import ddn, deepfool, fab, fgsm, fmn, lbfgs, smallest_eps, superdeepfool
 from deepfool.norms import norm
 
 
@@ -36,3 +36,35 @@ def test_every_sample_is_fooled_and_each_norm_is_smallest_in_its_own(digits, bou
         for other in results.values():
             assert norm(result.r, p).mean() <= norm(other.r, p).mean()
     assert results[2].iterations.float().mean() < 4
+
+
+def test_the_attacks_agree_on_a_real_network(digits):
+    """They are different roads to the same boundary: in the box their medians lie within 2 % of the smallest."""
+    net, x = digits
+    box = (0, 1)
+    for p in (1, 2, math.inf):
+        start = deepfool(net, x, p=p, bounds=box)
+        found = [
+            deepfool(net, x, p=p, bounds=box, tighten=True),
+            fab(net, x, p=p, bounds=box),
+            fmn(net, x, p=p, bounds=box, start=start),
+        ]
+        if p == 2:
+            found += [superdeepfool(net, x, bounds=box), ddn(net, x, bounds=box), ddn(net, x, bounds=box, start=start)]
+        medians = [result.norm.median() for result in found]
+        assert all(result.fooled.all() for result in found)
+        assert max(medians) < 1.02 * min(medians)
+        assert min(medians) < start.norm.median()
+
+
+def test_the_baselines_on_a_real_network(digits):
+    net, x = digits
+    x = x[:20]
+    labels = net(x).argmax(1)
+    szegedy, plain = lbfgs(net, x, bounds=(0, 1)), deepfool(net, x, bounds=(0, 1))
+    assert szegedy.fooled.all()
+    assert szegedy.norm.mean() < plain.norm.mean()
+    signs = smallest_eps(net, (x, labels), bounds=(0, 1))
+    assert signs.reached
+    assert fgsm(net, x, eps=signs.eps, bounds=(0, 1)).fooled.float().mean() >= 0.9
+    assert signs.norm_l2 > 1.5 * szegedy.norm.mean().item()  # the paper: several times larger

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.problem import Bounds, Labels, Problem, check_count, check_inputs, pose
+from deepfool.attacks.problem import Bounds, Labels, Problem, check_count, check_inputs, check_overshoot, pose
+from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
-from deepfool.errors import InputError
 from deepfool.jacobian import Tangent
 from deepfool.norms import check_p, distance, norm, step, step_in_box
 
@@ -39,6 +39,7 @@ def deepfool(
     labels: Labels | None = None,
     target: int | Labels | None = None,
     mask: Tensor | None = None,
+    tighten: bool = False,
     threshold: float | None = None,
 ) -> Adversarial:
     """The smallest perturbation that DeepFool finds for each sample of a batch.
@@ -55,6 +56,7 @@ def deepfool(
         labels: the true labels; samples that the model gets wrong are then returned untouched, MISCLASSIFIED.
         target: a class to reach (one for all, or one per sample) instead of any other.
         mask: which features may change (true or non-zero), one mask for all or one per sample.
+        tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
         threshold: where a single-score model decides (0 unless given).
 
     Returns:
@@ -71,41 +73,47 @@ def deepfool(
     check_count(max_iter, "max_iter")
     if candidates is not None:
         check_count(candidates, "candidates")
-    if not 0 <= overshoot < math.inf:
-        raise InputError(f"overshoot must be a finite number >= 0, got {overshoot!r}.", hint="the paper has 0.02.")
+    check_overshoot(overshoot)
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
-        _run(problem, overshoot, max_iter, candidates)
+        run_deepfool(problem, problem.running, torch.zeros_like(problem.x_0), overshoot, max_iter, candidates)
+        if tighten:
+            shorten(problem)
         return problem.result()
 
 
-def _run(problem: Problem, overshoot: float, max_iter: int, candidates: int | None) -> None:
-    """The loop of Algorithm 2 over all samples at once; those that are done leave the batch."""
+def run_deepfool(
+    problem: Problem, rows: Tensor, start: Tensor, overshoot: float, max_iter: int, candidates: int | None
+) -> tuple[Tensor, Tensor]:
+    """The loop of Algorithm 2 over these samples at once, from x_0 + start; those that are done leave the batch.
+
+    Returns the rows that were fooled, and by what.
+    """
     r = torch.zeros_like(problem.x_0)  # the sum of r_i so far
-    rows = problem.running
+    won, won_by = [rows[:0]], [r[:0]]
     for _ in range(max_iter):
         if len(rows) == 0:
-            return
-        r_i, why_not = descend(problem, rows, r[rows], candidates)
+            break
+        r_i, why_not = descend(problem, rows, start[rows] + r[rows], candidates)
         moving = torch.tensor([not why for why in why_not], device=rows.device)
         for i in (~moving).nonzero()[:, 0].tolist():
-            problem.give_up(rows[i : i + 1], Status.STUCK, why_not[i])
+            problem.end(rows[i : i + 1], Status.STUCK, why_not[i])
         rows, r_i = rows[moving], r_i[moving]
         if len(rows) == 0:
-            return
+            break
         r[rows] += r_i
         problem.iterations[rows] += 1
-        r_hat = (1 + overshoot) * r[rows]
+        r_hat = start[rows] + (1 + overshoot) * r[rows]
         z = problem.look(rows, problem.x_0[rows] + r_hat)
-        fooled = problem.is_fooled(rows, z)
-        problem.finish(rows[fooled], r_hat[fooled], z[fooled].argmax(1))
-        problem.r[rows[~fooled]] = r_hat[~fooled]
-        problem.adv_label[rows[~fooled]] = z[~fooled].argmax(1)
+        fooled = problem.improve(rows, r_hat, z)
+        problem.show(rows[~fooled], r_hat[~fooled], z[~fooled])
+        won, won_by = [*won, rows[fooled]], [*won_by, r_hat[fooled]]
         rows = rows[~fooled]
-    problem.give_up(
+    problem.end(
         rows, Status.EXHAUSTED, f"the label did not change within {max_iter} iterations; raise max_iter or overshoot"
     )
+    return torch.cat(won), torch.cat(won_by)
 
 
 def descend(problem: Problem, rows: Tensor, r: Tensor, candidates: int | Tensor | None) -> tuple[Tensor, list[str]]:

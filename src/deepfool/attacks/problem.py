@@ -6,7 +6,8 @@ only ever sees `Problem.inputs`, which have the shape, type and memory layout of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,10 +18,17 @@ from torch import Tensor
 from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
-from deepfool.norms import norm
+from deepfool.jacobian import Tangent, cross_entropy, difference
+from deepfool.norms import distance, norm, step, step_in_box
 
 Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
 Labels: TypeAlias = "Tensor | Sequence[int]"
+Seeds: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+"""From rows and their scores (k, c) to the combination of scores (k, c) whose gradient is wanted."""
+
+NO_DIRECTION = (
+    "the gradient is zero or not finite; is the model saturated, quantised, or masked on all that it looks at?"
+)
 
 # A label counts as changed only beyond this share of the spread of the scores: less than that can flip back when the
 # same point is run in another batch size, where sums are taken in another order.
@@ -58,6 +66,8 @@ class Problem:
     adv_label: Tensor
     r: Tensor
     """(n, d): the perturbation to return."""
+    best: Tensor
+    """(n,): the norm of the smallest perturbation that `improve` was shown; infinite before."""
     iterations: Tensor
     forwards: Tensor
     backwards: Tensor
@@ -83,6 +93,26 @@ class Problem:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
 
+    def clip(self, rows: Tensor, r: Tensor) -> Tensor:
+        """r cut where x_0 + r would leave the box."""
+        if self.lower is None or self.upper is None:
+            return r
+        return r.clamp(self.lower[rows] - self.x_0[rows], self.upper[rows] - self.x_0[rows])
+
+    def begin_at(self, start: Tensor | Adversarial | None) -> Tensor:
+        """The perturbations (n, d) to begin a search with: none, or those that lead to the points `start`."""
+        if start is None:
+            return torch.zeros_like(self.x_0)
+        points = start.x if isinstance(start, Adversarial) else start
+        if not isinstance(points, Tensor) or points.shape != self.shape:
+            got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
+            raise InputError(f"start must hold a point for each input, {tuple(self.shape)}, got {got}.")
+        r = points.detach().to(self.x_0).reshape(self.x_0.shape) - self.x_0
+        if not bool(r.isfinite().all()):
+            raise InputError("start must be finite, got NaN or infinity.")
+        r = r if self.mask is None else r * self.mask
+        return self.clip(torch.arange(len(r), device=r.device), r)
+
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note the passes that these samples went through; a sample may stand in `rows` several times."""
         self.forwards.index_add_(0, rows, torch.full_like(rows, forwards))
@@ -93,6 +123,42 @@ class Problem:
         self.count(rows, forwards=1)
         with torch.no_grad():
             return self.f(self.inputs(rows, y)).detach()
+
+    def look_and_climb(self, rows: Tensor, y: Tensor, of: Seeds) -> tuple[Tensor, Tensor]:
+        """The scores at the points y, and the gradient there of one combination of them: a forward pass and a row.
+
+        `of` says which combination, given rows and scores: `by_margin`, `by_loss`. The gradient is zero on features
+        that may not change, and zero altogether where it is not finite: there is no way to go from there.
+        """
+        tangent = Tangent(self.f, self.inputs(rows, y))
+        g = tangent.row(of(rows, tangent.scores)).to(y.dtype)
+        self.count(rows, forwards=1, backwards=1)
+        if self.mask is not None:
+            g = g * self.mask[rows]
+        return tangent.scores, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
+
+    def by_margin(self, rows: Tensor, z: Tensor) -> Tensor:
+        """Seeds of the margin, which is climbed towards the best rival, or lifts the target above its best rival."""
+        wanted = self.label[rows] if self.target is None else self.target[rows]
+        rival = z.scatter(1, wanted[:, None], -torch.inf).argmax(1)
+        return difference(z, rival, wanted) if self.target is None else difference(z, wanted, rival)
+
+    def by_loss(self, rows: Tensor, z: Tensor) -> Tensor:
+        """Seeds along the gradient of the cross-entropy: away from the label, or (its negative) towards the target."""
+        if self.target is None:
+            return cross_entropy(z, self.label[rows])[2]
+        return -cross_entropy(z, self.target[rows])[2]
+
+    def step_to_plane(self, rows: Tensor, x: Tensor, gap: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest r with w . r = gap (of either sign) from the points x of these samples, inside the box.
+
+        Also says where there is one; elsewhere r is zero, or goes as far as the box lets it.
+        """
+        towards, length = torch.where((gap < 0).unsqueeze(-1), -w, w), gap.abs()
+        if self.lower is None or self.upper is None:
+            return step(length, towards, self.p), distance(length, towards, self.p).isfinite()
+        room = torch.where(towards > 0, self.upper[rows] - x, x - self.lower[rows]).clamp_min(0)
+        return step_in_box(length, towards, room, self.p)
 
     def margin(self, rows: Tensor, z: Tensor) -> Tensor:
         """By how much the wanted change of label is reached: positive beyond the boundary (NaN counts as not)."""
@@ -108,17 +174,46 @@ class Problem:
         """Where these scores show the wanted label beyond doubt of rounding."""
         return (self.margin(rows, z) > self.tolerance[rows]) & z.isfinite().all(1)
 
+    def improve(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
+        """Keep those of the perturbations r that fool, as the scores z at x_0 + r show, and are the smallest so far.
+
+        Returns where they fool, smaller or not.
+        """
+        fooled = self.is_fooled(rows, z)
+        size = norm(self.settled(rows, r), self.p)
+        better = fooled & (size < self.best[rows])
+        self.best[rows[better]] = size[better]
+        self.finish(rows[better], r[better], z[better].argmax(1))
+        return fooled
+
+    def settled(self, rows: Tensor, r: Tensor) -> Tensor:
+        """r as the model sees it: clipped and rounded where x_0 + r is; otherwise in its full precision."""
+        if self.lower is None and self.like.dtype == self.x_0.dtype:
+            return r
+        return self.clamp(rows, self.x_0[rows] + r) - self.x_0[rows]
+
     def finish(self, rows: Tensor, r: Tensor, adv_label: Tensor, caution: str = "") -> None:
         """These samples are fooled by r, as a forward pass has shown."""
         self.status[rows] = Status.FOOLED
         self.r[rows] = r
         self.adv_label[rows] = adv_label
-        self._fill_reason(rows, caution)
+        if caution or any(self.reason):  # an earlier try may have given up
+            self._fill_reason(rows, caution)
+
+    def show(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
+        """Where a search stands that has not fooled yet: what is returned if it never does."""
+        open_ = self.status[rows] != Status.FOOLED
+        self.r[rows[open_]] = r[open_]
+        self.adv_label[rows[open_]] = z[open_].argmax(1)
 
     def give_up(self, rows: Tensor, status: Status, why: str) -> None:
         """These samples end without an answer."""
         self.status[rows] = status
         self._fill_reason(rows, why)
+
+    def end(self, rows: Tensor, status: Status, why: str) -> None:
+        """No more is done for these samples: those that are not fooled by now end without an answer."""
+        self.give_up(rows[self.status[rows] != Status.FOOLED], status, why)
 
     def _fill_reason(self, rows: Tensor, why: str) -> None:
         for i in rows.tolist():
@@ -128,9 +223,7 @@ class Problem:
         """What the attack returns: everything in the order and shape of the inputs."""
         everyone = torch.arange(len(self.x_0), device=self.x_0.device)
         y = self.clamp(everyone, self.x_0 + self.r)
-        # Clipped or rounded points move by another r than the one asked for; otherwise keep its full precision.
-        exact = self.lower is None and self.like.dtype == self.x_0.dtype
-        r = self.r if exact else y - self.x_0
+        r = self.settled(everyone, self.r)
         size = norm(r, self.p)
         failed = (self.status == Status.STUCK) | (self.status == Status.EXHAUSTED)
         return Adversarial(
@@ -174,14 +267,14 @@ def pose(
             f=f, x_0=x_0, scores=scores, label=label, target=None, lower=lower, upper=upper, mask=allowed, p=p,
             shape=like.shape, like=like, tolerance=_TOLERANCE[x.dtype] * torch.nan_to_num(spread, 0.0, 0.0),
             running=torch.arange(n, device=x.device), status=whole + Status.EXHAUSTED, adv_label=label.clone(),
-            r=torch.zeros_like(x_0), iterations=whole.clone(), forwards=whole + 1, backwards=whole.clone(),
-            reason=[""] * n,
+            r=torch.zeros_like(x_0), best=torch.full((n,), math.inf, dtype=x_0.dtype, device=x.device),
+            iterations=whole.clone(), forwards=whole + 1, backwards=whole.clone(), reason=[""] * n,
         )  # fmt: skip
         if not bool(usable.all()):
             rows = (~usable).nonzero()[:, 0]
             problem.give_up(rows, Status.STUCK, "the scores at the input itself are not finite")
         if labels is not None:
-            true = _check_labels(labels, "labels", n, scores)
+            true = check_labels(labels, "labels", n, scores)
             wrong = usable & (true != label)
             problem.give_up(wrong.nonzero()[:, 0], Status.MISCLASSIFIED, "the input itself is misclassified")
             usable = usable & (true == label)
@@ -212,6 +305,24 @@ def check_inputs(x: Any) -> Tensor:
         rows = bad.nonzero()[:, 0].tolist()
         raise InputError(f"x must be finite, got NaN or infinity in {_listed(rows)}.")
     return x
+
+
+def check_number(value: float, name: str, low: float, high: float) -> float:
+    """A number strictly between two others, or an error.
+
+    >>> check_number(0.5, "share", 0, 1)
+    0.5
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+        raise InputError(f"{name} must be a number between {low:g} and {high:g}, got {value!r}.")
+    return float(value)
+
+
+def check_overshoot(value: float) -> float:
+    """How far to go beyond a boundary, relative to the perturbation: a finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InputError(f"overshoot must be a finite number >= 0, got {value!r}.", hint="DeepFool's paper has 0.02.")
+    return float(value)
 
 
 def check_count(value: int, name: str, least: int = 1) -> int:
@@ -261,7 +372,8 @@ def _spread_out(value: float | Tensor, like: Tensor, name: str) -> Tensor:
     return full.reshape(len(like), -1)
 
 
-def _check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
+def check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
+    """Whole numbers, one per sample, each a class that these scores (n, c) have; or an error."""
     given = torch.as_tensor(labels, device=scores.device)
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"{name} must be whole numbers, got {given.dtype}.")
@@ -277,7 +389,7 @@ def _check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
 def _check_target(target: int | Labels, problem: Problem) -> Tensor:
     n = len(problem.label)
     given = torch.full((n,), target) if isinstance(target, int) else target
-    checked = _check_labels(given, "target", n, problem.scores)
+    checked = check_labels(given, "target", n, problem.scores)
     same = problem.running[checked[problem.running] == problem.label[problem.running]].tolist()
     if same:
         raise InputError(

@@ -16,6 +16,12 @@ Attack = Callable[..., Adversarial]
 ATTACKS: dict[str, str] = {
     "deepfool": "deepfool.attacks.linearization:deepfool",
     "smallest": "deepfool.attacks.trust_region:smallest",
+    "superdeepfool": "deepfool.attacks.super_deepfool:superdeepfool",
+    "ddn": "deepfool.attacks.decoupled:ddn",
+    "fmn": "deepfool.attacks.fast_minimum_norm:fmn",
+    "fab": "deepfool.attacks.adaptive_boundary:fab",
+    "fgsm": "deepfool.attacks.fast_gradient:fgsm",
+    "lbfgs": "deepfool.attacks.box_lbfgs:lbfgs",
 }
 """name -> "module:function"."""
 

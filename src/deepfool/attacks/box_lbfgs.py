@@ -1,0 +1,176 @@
+"""L-BFGS: Szegedy, Zaremba, Sutskever, Bruna, Erhan, Goodfellow, Fergus, "Intriguing properties of neural networks"
+(ICLR 2014).
+
+For a class t to reach, minimise c * ||r||_2^2 + J(x + r, t) over the box, J the cross-entropy, with L-BFGS-B; and
+search for the largest c (the weight of the norm) whose minimiser still fools. The optimiser is SciPy's, in float64;
+the model runs in its own precision. It is one problem per sample and class, so nothing is batched here.
+
+Lengths are measured in units of J / ||grad J|| at x, and the loss in units of J there: the search over c then starts
+from the same place for any model and any range of inputs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.optimize import minimize  # type: ignore[import-untyped]
+from torch import Tensor
+
+from deepfool.attacks.adversarial import Adversarial, Status
+from deepfool.attacks.linearization import choose_classes
+from deepfool.attacks.problem import (
+    NO_DIRECTION,
+    Bounds,
+    Labels,
+    Problem,
+    check_count,
+    check_inputs,
+    check_number,
+    pose,
+)
+from deepfool.attacks.ray_search import shorten
+from deepfool.classifier import Classifier, Model
+from deepfool.jacobian import cross_entropy
+
+FACTOR = 4.0
+"""By how much c changes while it is being bracketed."""
+
+
+def lbfgs(
+    model: Model | Classifier,
+    x: Tensor,
+    *,
+    target: int | Labels | None = None,
+    candidates: int = 3,
+    max_iter: int = 50,
+    brackets: int = 10,
+    bisections: int = 6,
+    sharpness: float = 1.0,
+    bounds: Bounds | None = None,
+    labels: Labels | None = None,
+    mask: Tensor | None = None,
+    tighten: bool = False,
+    threshold: float | None = None,
+) -> Adversarial:
+    """The smallest l2 perturbation met while solving Szegedy's penalised problem for ever better penalties.
+
+    Args:
+        target: a class to reach (one for all, or one per sample).
+        candidates: without a target, how many of the best-scored other classes to try in turn; the smallest
+            perturbation that changes the label is kept.
+        max_iter: iterations of L-BFGS for each c.
+        brackets: how often c may be multiplied or divided by 4 to find one that fools and one that does not.
+        bisections: how often to halve (geometrically) the bracket of c.
+        sharpness: what the scores are multiplied by before the softmax of the loss; 1 is the paper. See `ddn`.
+
+    The other arguments are those of `deepfool`.
+
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.eye(2))
+    >>> result = lbfgs(model, torch.tensor([[3.0, 1.0]]))
+    >>> result.fooled.item(), round(result.norm.item(), 2)
+    (True, 1.42)
+    """
+    check_inputs(x)
+    for name, count in (("candidates", candidates), ("max_iter", max_iter), ("brackets", brackets)):
+        check_count(count, name)
+    check_count(bisections, "bisections", least=0)
+    check_number(sharpness, "sharpness", 0, math.inf)
+    if len(x) == 0:
+        return Adversarial.empty(x, 2)
+    with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+        rows = problem.running
+        goals = choose_classes(problem, rows, problem.scores[rows], min(candidates, problem.classes - 1))
+        for row, goals_of_row in zip(rows[:, None], goals[:, :, None], strict=True):
+            tries = [_Penalised(problem, row, goal, sharpness) for goal in goals_of_row]
+            for one in tries:
+                one.search(max_iter, brackets, bisections)
+            if any(one.solvable for one in tries):
+                problem.end(row, Status.EXHAUSTED, "no penalty led to another label; raise brackets or candidates")
+            else:
+                problem.end(row, Status.STUCK, NO_DIRECTION)
+        if tighten:
+            shorten(problem)
+        return problem.result()
+
+
+class _Penalised:
+    """The penalised problem of one sample and one class to reach, in scaled units."""
+
+    def __init__(self, problem: Problem, row: Tensor, goal: Tensor, sharpness: float) -> None:
+        self.problem, self.row, self.goal, self.sharpness = problem, row, goal, sharpness
+        self.free = torch.ones_like(problem.x_0[0], dtype=torch.bool) if problem.mask is None else problem.mask[row][0]
+        self.unit = self.loss_0 = 1.0
+        self.u = np.zeros(int(self.free.sum()))  # r / unit on the features that may change
+        loss, g = self.loss_and_gradient(self.u)
+        slope = float(np.linalg.norm(g))
+        self.solvable = slope > 0 and math.isfinite(loss)
+        if self.solvable:
+            self.loss_0, self.unit = loss, loss / slope
+
+    def search(self, max_iter: int, brackets: int, bisections: int) -> None:
+        """Bracket c between one that fools and one that does not, then halve the bracket."""
+        if not self.solvable:
+            return
+        c, fools, fails = 0.5, 0.0, math.inf
+        for _ in range(brackets):
+            if self.minimiser_fools(c, max_iter):
+                fools, c = c, c * FACTOR
+            else:
+                fails, c = c, c / FACTOR
+            if fools and fails < math.inf:
+                break
+        else:
+            return
+        for _ in range(bisections):
+            c = math.sqrt(fools * fails)
+            fools, fails = (c, fails) if self.minimiser_fools(c, max_iter) else (fools, c)
+
+    def minimiser_fools(self, c: float, max_iter: int) -> bool:
+        """Minimise c * ||u||^2 + J / J_0 from where the last c ended, and look at what comes out."""
+
+        def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, g = self.loss_and_gradient(u)
+            return c * float(u @ u) + loss / self.loss_0, 2 * c * u + g * self.unit / self.loss_0
+
+        # Below the rounding of the model's own precision there is nothing to descend.
+        options = {"maxiter": max_iter, "ftol": max(2e-9, 8 * torch.finfo(self.problem.like.dtype).eps)}
+        found = minimize(objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options=options)
+        self.u = found.x
+        self.problem.iterations[self.row] += int(found.nit)
+        r = self.r(self.u)
+        z = self.problem.look(self.row, self.problem.x_0[self.row] + r)
+        return bool(self.problem.improve(self.row, r, z))
+
+    def loss_and_gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """J(x + r, t) and its gradient with respect to r; whatever fools on the way is kept."""
+        problem, r = self.problem, self.r(u)
+
+        loss = math.nan
+
+        def seeds(_: Tensor, z: Tensor) -> Tensor:
+            nonlocal loss
+            losses, weight, direction = cross_entropy(self.sharpness * z, self.goal)
+            loss = losses.item()
+            return self.sharpness * weight[:, None] * direction
+
+        z, g = problem.look_and_climb(self.row, problem.x_0[self.row] + r, seeds)
+        problem.improve(self.row, r, z)
+        if not math.isfinite(loss):  # a wall that the line search turns back from
+            return 1e30, np.zeros_like(u)
+        return loss, g[0, self.free].double().cpu().numpy()
+
+    def r(self, u: np.ndarray) -> Tensor:
+        r = torch.zeros_like(self.problem.x_0[self.row])
+        r[0, self.free] = torch.as_tensor(u * self.unit, dtype=r.dtype, device=r.device)
+        return self.problem.clip(self.row, r)
+
+    def box(self) -> list[tuple[float, float]] | None:
+        problem = self.problem
+        if problem.lower is None or problem.upper is None:
+            return None
+        x_0 = problem.x_0[self.row]
+        low, high = ((v[self.row] - x_0)[0, self.free].double().cpu().numpy() for v in (problem.lower, problem.upper))
+        return list(zip(low / self.unit, high / self.unit, strict=True))

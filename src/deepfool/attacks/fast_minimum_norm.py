@@ -1,0 +1,119 @@
+"""FMN: Pintor, Roli, Brendel, Biggio, "Fast minimum-norm adversarial attacks through adaptive norm constraints"
+(NeurIPS 2021), for the l1, l2 and linf norms.
+
+Steepest ascent on the margin of the scores inside a ball around x_0 whose radius epsilon adapts: until a sample is
+first fooled, to the distance that the linearised margin foretells; afterwards smaller after each success and larger
+after each failure, by ever less. Two points differ from the paper: the radius also grows by gamma while nothing has
+fooled yet (going by the foretold distance alone, the search creeps up to the boundary, on an affine classifier stops
+right on it, and in a box may never get there, as clipping takes back what was foretold); and the last point is tested
+too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.adversarial import Adversarial, Status
+from deepfool.attacks.problem import (
+    NO_DIRECTION,
+    Bounds,
+    Labels,
+    Problem,
+    check_count,
+    check_inputs,
+    check_number,
+    pose,
+)
+from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.schedules import cosine
+from deepfool.classifier import Classifier, Model
+from deepfool.errors import InputError
+from deepfool.norms import check_p, distance, norm, project_on_ball
+
+
+def fmn(
+    model: Model | Classifier,
+    x: Tensor,
+    *,
+    p: float = 2,
+    steps: int = 100,
+    step_size: float = 1.0,
+    gamma: float = 0.05,
+    start: Tensor | Adversarial | None = None,
+    bounds: Bounds | None = None,
+    labels: Labels | None = None,
+    target: int | Labels | None = None,
+    mask: Tensor | None = None,
+    tighten: bool = False,
+    threshold: float | None = None,
+) -> Adversarial:
+    """The smallest perturbation that FMN meets in `steps` steps.
+
+    Args:
+        p: the norm to keep small: 1, 2 or inf.
+        steps: gradients per sample.
+        step_size: the l2 length of the first step, in the units of x; the last is a hundredth of it.
+        gamma: by how much the radius shrinks or grows at first; in the end by a fiftieth of that.
+        start: points to begin at instead of x; DeepFool's are a good choice.
+
+    The other arguments are those of `deepfool`.
+
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.eye(2))
+    >>> result = fmn(model, torch.tensor([[3.0, 1.0]]), p="inf")
+    >>> result.fooled.item(), round(result.norm.item(), 2)
+    (True, 1.0)
+    """
+    p = check_p(p)
+    if p not in (1, 2, math.inf):
+        raise InputError(f"fmn works in the norms p = 1, 2 and inf, got {p!r}.", hint="deepfool takes any p.")
+    check_inputs(x)
+    check_count(steps, "steps")
+    check_number(step_size, "step_size", 0, math.inf)
+    check_number(gamma, "gamma", 0, 1)
+    if len(x) == 0:
+        return Adversarial.empty(x, p)
+    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+        _run(problem, problem.begin_at(start), steps, step_size, gamma)
+        if tighten:
+            shorten(problem)
+        return problem.result()
+
+
+def _run(problem: Problem, start: Tensor, steps: int, step_size: float, first_gamma: float) -> None:
+    p = problem.p
+    rows = problem.running
+    delta = start[rows]
+    epsilon = torch.full_like(delta[:, 0], math.inf)
+    for k in range(steps):
+        alpha = cosine(step_size, 0.01 * step_size, k, steps)
+        gamma = cosine(first_gamma, 0.02 * first_gamma, k, steps)
+        z, g = problem.look_and_climb(rows, problem.x_0[rows] + delta, problem.by_margin)
+        problem.iterations[rows] += 1
+        fooled_before = problem.best[rows].isfinite()
+        fooled = problem.improve(rows, delta, z)
+        problem.show(rows[~fooled], delta[~fooled], z[~fooled])
+
+        g_length = norm(g, 2)
+        moving = (g_length > 0) | fooled | fooled_before
+        problem.end(rows[~moving], Status.STUCK, NO_DIRECTION)
+        rows, delta, epsilon, z, g, g_length, fooled, fooled_before = (
+            v[moving] for v in (rows, delta, epsilon, z, g, g_length, fooled, fooled_before)
+        )
+        if len(rows) == 0:
+            return
+
+        gap = torch.maximum(problem.margin(rows, z).abs(), 2 * problem.tolerance[rows]).to(g.dtype)
+        foretold = norm(delta, p) + distance(gap, g, p)
+        larger = (1 + gamma) * epsilon
+        reaching = foretold if k == 0 else torch.maximum(foretold, larger)
+        smaller = torch.minimum((1 - gamma) * epsilon, problem.best[rows])
+        epsilon = torch.where(fooled, smaller, torch.where(fooled_before, larger, reaching))
+        delta = delta + alpha * g / torch.where(g_length > 0, g_length, 1.0)[:, None]
+        delta = problem.clip(rows, project_on_ball(delta, epsilon, p))
+    z = problem.look(rows, problem.x_0[rows] + delta)
+    problem.improve(rows, delta, z)
+    problem.end(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps, or start at DeepFool's")
