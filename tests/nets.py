@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deepfool import Adversarial, Classifier, deepfool
+from deepfool import Adversarial, deepfool
 
 
 def small() -> nn.Module:
@@ -67,20 +67,3 @@ def deaf() -> nn.Module:
         model[1].weight.zero_()
         model[1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
     return model
-
-
-def one_step(model: Classifier, x: Tensor, *, eps: float) -> Adversarial:
-    """The fast gradient sign step, which has to be told how far to go."""
-    point = x.clone().requires_grad_()
-    with model.frozen():
-        scores = model(point)
-        label = scores.argmax(1)
-        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(scores, label), point)
-        moved = x + eps * slope.sign()
-        adv_label = model(moved).argmax(1)
-    whole = torch.zeros_like(label)
-    return Adversarial(
-        x=moved, r=moved - x, label=label, adv_label=adv_label, norm=torch.full((len(x),), eps), iterations=whole + 1,
-        status=torch.where(adv_label != label, 0, 2), forwards=whole + 2, backwards=whole + 1, reason=("",) * len(x),
-        p=float("inf"),
-    )  # fmt: skip

@@ -98,8 +98,16 @@ def test_attack_with_another_attack_beside_it(digit, tmp_path):
             return picture.height
 
     assert taller("--compare", "smallest") > 1.8 * taller()
-    # An attack of one step, like FGSM: the smallest eps that fools is looked for.
-    assert taller("--compare", "tests.nets:one_step") > 1.8 * taller()
+    assert taller("--compare", "fgsm") > 1.8 * taller()
+
+
+def test_fgsm_beside_deepfool_takes_the_smallest_step_that_fools(digit):
+    done = call("attack", digit, "--model", "lenet-mnist", "--compare", "fgsm", "--json", "--bounds", "none")
+    ours, fgsm = json.loads(done.stdout)["attacks"]
+    assert ours["fooled"]
+    assert fgsm["fooled"]
+    assert fgsm["norm"] > 1.5 * ours["norm"], "both in l2"
+    call("attack", digit, "--model", "lenet-mnist", "--attack", "fgsm", "--knob", "eps=0.0001", code=1)
 
 
 def test_attack_brings_photographs_to_the_size_of_the_model(tmp_path):

@@ -36,9 +36,9 @@ def draw_panels(rows: Sequence[Panels]) -> Image.Image:
 
     >>> x, r = np.zeros((1, 28, 28)), np.full((1, 28, 28), 0.1)
     >>> draw_panels([Panels("deepfool", x, r, "7", "9", "16.8 %")]).size
-    (1024, 420)
+    (1024, 412)
     """
-    width, height = 4 * GAP + 3 * SIDE, SIDE + 3 * LINE + GAP // 2 + 20 - GAP
+    width, height = 4 * GAP + 3 * SIDE, SIDE + 2 * LINE + 12
     sheet = Image.new("RGB", (width, len(rows) * (height + GAP) + GAP), "white")
     for k, row in enumerate(rows):
         _draw_row(sheet, row, GAP + k * (height + GAP))
