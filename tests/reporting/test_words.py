@@ -1,12 +1,15 @@
 """What the page says in words, and the command to repeat a run."""
 
+import importlib.util
 import json
 import shlex
 
+import pytest
 from typer.testing import CliRunner
 
 from deepfool import Run
 from deepfool.cli import app
+from deepfool.reporting.naming import names_of_run
 from deepfool.reporting.provenance import repeat_command
 from deepfool.reporting.references import MEASURED, find_references
 from deepfool.reporting.wording import tell_verdict
@@ -69,6 +72,16 @@ def test_the_command_of_odd_knobs(tmp_path):
         "deepfool evaluate --model timm:resnet18 --data 'folder:some where' --attack deepfool --p inf --split train "
         "--size 64 --knob max_iter=7 --bounds 0,1 --dtype float64 --seed 3 --skip-misclassified"
     )
+
+
+def test_names_where_the_data_have_none(tmp_path):
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision, which knows the names, is not installed")
+    where = {"spec": None, "name": "d", "split": "test", "size": None, "classes": ["", "", "", "my shark"]}
+    run = Run(simulate(tmp_path / "run", 5, model="efficientnet-lite0", data=where))
+    names = names_of_run(run)
+    assert len(names) == 1000
+    assert names[2:5] == ["great white shark", "my shark", "hammerhead"]
 
 
 def test_objects_in_memory_have_no_command(tmp_path):

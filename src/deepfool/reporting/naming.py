@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepfool.datasets.catalog import BUILTINS
+from deepfool.errors import MissingExtraError
+from deepfool.models.libraries import import_torchvision
 from deepfool.models.zoo import ZOO
 from deepfool.records import Run
 
@@ -42,9 +44,9 @@ def names_of_network(spec: str) -> tuple[str, ...]:
 
 @functools.cache
 def _imagenet_names() -> tuple[str, ...]:
-    """As torchvision has them; without it, or with a build that does not fit torch's, classes go by their number."""
+    """As torchvision has them; without it, classes go by their number."""
     try:
-        from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
-    except (ImportError, RuntimeError):
+        models = import_torchvision(extra="torchvision", purpose="the names of ImageNet's classes").models
+    except (MissingExtraError, RuntimeError):  # an installation that does not work is no reason to show nothing
         return ()
-    return tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
+    return tuple(models.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
