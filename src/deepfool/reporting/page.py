@@ -29,7 +29,7 @@ from deepfool.metrics import (
 from deepfool.records import Records, Run
 from deepfool.reporting import charts, provenance, wording
 from deepfool.reporting.gallery import Gallery, make_gallery
-from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references
+from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references, is_bounded
 
 HERE = Path(__file__).parent
 REPORT = "report.html"
@@ -207,7 +207,8 @@ def _place_references(parts: Sequence[Part]) -> list[dict[str, Any]]:
         for row in rows:
             row["width"] = round(100 * row["rho"] / largest, 2)
         rows.sort(key=lambda row: (not row["near"], -row["rho"]))
-        tables.append({"norm": norm, "rows": rows})
+        bounded = any(is_bounded(part.run) for part in own)
+        tables.append({"norm": norm, "rows": rows, "bounded": bounded})
     return tables
 
 

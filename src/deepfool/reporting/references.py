@@ -87,6 +87,11 @@ def _find_measured(p: float) -> Iterator[Reference]:
             yield Reference(each.name, card.data, each.rho, "measured, full test set")
 
 
+def is_bounded(run: Run) -> bool:
+    """Whether the attack had to stay inside bounds, which those of the references had not."""
+    return run.identity["attack"]["knobs"].get("bounds") is not None
+
+
 def family_of(run: Run) -> str | None:
     """The data family of a run, where it is one that has references.
 

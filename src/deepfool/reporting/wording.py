@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deepfool.metrics import Estimate, clean_accuracy, quantile, relative_distances, rho_adv, share_fooled
 from deepfool.records import Records, Run
-from deepfool.reporting.references import DATA_NAMES, Reference
+from deepfool.reporting.references import DATA_NAMES, Reference, is_bounded
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -76,7 +76,7 @@ def tell_verdict(run: Run, records: Records, family: str | None, references: Seq
     if math.isnan(rho.value):
         return ["No sample has a relative distance, so there is no verdict."]
     lines = [_tell_rho(run, rho), _tell_median(records)]
-    if family and references and rho.exact:
+    if family and references and rho.exact and not is_bounded(run):
         lines.append(_tell_place(rho, [each for each in references if each.data == family], family))
     lines.append(_tell_fooled(run, records, fooled))
     return [line for line in lines if line]

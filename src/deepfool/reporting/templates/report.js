@@ -24,7 +24,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 56, r: 12, t: 12, b: 48 },
       hoverlabel: { bgcolor: colour("--panel"), bordercolor: colour("--line"), font: { color: colour("--text") } },
-      legend: { orientation: "h", y: -0.22, x: 0, yanchor: "top" },
+      legend: { orientation: "h", y: 1.02, x: 0, yanchor: "bottom" },
       ...more,
       xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
     };
