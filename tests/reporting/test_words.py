@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from deepfool import Run
 from deepfool.cli import app
 from deepfool.reporting.naming import names_of_run
+from deepfool.reporting.page import render_report
 from deepfool.reporting.provenance import repeat_command
 from deepfool.reporting.references import MEASURED, find_references
 from deepfool.reporting.wording import tell_verdict
@@ -27,6 +28,13 @@ def test_the_place_among_networks(tmp_path):
     assert "more robust than FC500-150-10 (0.11, the paper, Table 1)" in tell(run)
     assert "less robust than LeNet (0.20, the paper, Table 1)" in tell(run)
     assert "robust than" not in tell(run, family=None)
+
+
+def test_runs_inside_bounds_are_not_placed_among_those_without(runs):
+    run = Run(runs / "linf")
+    assert "Among networks" not in tell(run, p=float("inf"))
+    assert "which these values do not ask for" in render_report([run], gallery=False)
+    assert "which these values do not ask for" not in render_report([Run(runs / "fc")], gallery=False)
 
 
 def test_a_lower_bound_has_no_place_among_networks(tmp_path):

@@ -155,7 +155,11 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
         "title": parts[0].title if len(parts) == 1 else f"Comparison of {len(parts)} runs",
         "references": _place_references(parts),
         "comparisons": _compare(parts),
-        "chart_data": {"groups": groups, "classes": [part.classes["rows"] for part in parts]},
+        "chart_data": {
+            "several": len(parts) > 1,
+            "groups": groups,
+            "classes": [part.classes["rows"] for part in parts],
+        },
         "paper": PAPER,
         "version": __version__,
         "made": manifests.now(),

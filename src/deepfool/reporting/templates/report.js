@@ -48,7 +48,7 @@
       });
     });
     return [traces, layout({
-      hovermode: "x unified", showlegend: group.curves.length > 1,
+      hovermode: "x unified", showlegend: data.several,
       xaxis: { title: { text: narrow() ? `ε (${group.norm} norm)` : `ε, the largest ${group.norm} norm of the perturbation` }, rangemode: "tozero", hoverformat: ".4~g" },
       yaxis: { title: { text: "accuracy" }, tickformat: ".0%", range: [0, 1.02] },
     })];
@@ -75,7 +75,7 @@
         line: { color: colour("--text"), width: 1.5, dash: "dash" } }],
       annotations: mean === null ? [] : [{ x: mean, y: 1, yref: "paper", xanchor: "left", yanchor: "top", xshift: 4,
         showarrow: false, text: `ρ<sub>adv</sub> ${number(mean)}`, bgcolor: colour("--bg") }],
-      bargap: 0.06, showlegend: shares.length > 1,
+      bargap: 0.06, showlegend: data.several,
       xaxis: { title: { text: `‖r‖ / ‖x‖ in ${group.norm}` }, rangemode: "tozero" },
       yaxis: { title: { text: "share of the samples" }, tickformat: ".0~%" },
     })];
