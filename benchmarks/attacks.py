@@ -65,7 +65,7 @@ def measure(
     attack: Callable[[nn.Module, Tensor, Tensor], Tensor], model: nn.Module, x: Tensor, p: float, batch: int
 ) -> dict[str, Any]:
     """Run one attack over all images and judge its answers by a forward pass of our own."""
-    counter, norms, seconds = Counter(model), [], 0.0
+    counter, norms, seconds = Counter(model).eval(), [], 0.0
     for part in x.split(batch):
         label = model(part).argmax(1)
         start = time.perf_counter()

@@ -54,12 +54,13 @@ def foolbox_attacks(p: float, steps: int) -> dict[str, Attack]:
     """foolbox's minimum-norm attacks for a norm."""
     import foolbox as fb
 
-    name = {1: "L1", 2: "L2", math.inf: "Linf"}[p]
-    made = {f"foolbox fmn-{steps}": getattr(fb.attacks, f"{name}FMNAttack")(steps=steps)}
+    fmn = {1: fb.attacks.L1FMNAttack, 2: fb.attacks.L2FMNAttack, math.inf: fb.attacks.LInfFMNAttack}
+    linearised = {2: fb.attacks.L2DeepFoolAttack, math.inf: fb.attacks.LinfDeepFoolAttack}
+    made = {f"foolbox fmn-{steps}": fmn[p](steps=steps)}
     if p == 2:
         made[f"foolbox ddn-{steps}"] = fb.attacks.DDNAttack(steps=steps)
     if p != 1 and steps <= 100:
-        made["foolbox deepfool"] = getattr(fb.attacks, f"{name}DeepFoolAttack")()
+        made["foolbox deepfool"] = linearised[p]()
 
     def adapt(attack: object) -> Attack:
         def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
