@@ -8,8 +8,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: run test test-slow lint format clean bench-attacks
 
+# Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
-	$(BIN)/deepfool evaluate --model lenet-mnist --data mnist-sample --out runs/lenet-mnist-sample
+	@rm -rf runs/make-run
+	$(BIN)/deepfool evaluate --model lenet-mnist --data mnist-sample --out runs/make-run
 
 test: lint
 	$(BIN)/pytest -m "not slow"
