@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--folder", help="labelled ImageNet images, for efficientnet-lite0")
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/work"), help="where results are kept")
+    parser.add_argument("--work", type=Path, default=Path("benchmarks/results"), help="where results are kept")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="where the table and the plot go")
     arguments = parser.parse_args()
