@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from deepfool import __version__, engines, manifests
-from deepfool.attacks.problem import Bounds, check_count
+from deepfool.attacks.arguments import Bounds, check_count
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.datasets import Data, load
 from deepfool.errors import InputError, RunError

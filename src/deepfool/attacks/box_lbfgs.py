@@ -19,17 +19,9 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
 from deepfool.attacks.linearization import choose_classes
-from deepfool.attacks.problem import (
-    NO_DIRECTION,
-    Bounds,
-    Labels,
-    Problem,
-    check_count,
-    check_inputs,
-    check_number,
-    pose,
-)
+from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.jacobian import cross_entropy

@@ -16,16 +16,8 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.problem import (
-    NO_DIRECTION,
-    Bounds,
-    Labels,
-    check_count,
-    check_inputs,
-    check_labels,
-    check_number,
-    pose,
-)
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_labels, check_number
+from deepfool.attacks.problem import NO_DIRECTION, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import DataError, InputError

@@ -17,16 +17,8 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.problem import (
-    NO_DIRECTION,
-    Bounds,
-    Labels,
-    Problem,
-    check_count,
-    check_inputs,
-    check_number,
-    pose,
-)
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
+from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.attacks.schedules import cosine
 from deepfool.classifier import Classifier, Model

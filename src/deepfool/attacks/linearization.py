@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.problem import Bounds, Labels, Problem, check_count, check_inputs, check_overshoot, pose
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_overshoot
+from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.jacobian import Tangent

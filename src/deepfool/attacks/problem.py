@@ -1,4 +1,4 @@
-"""The border that every attack shares: arguments are checked once, here, and turned into one `Problem`.
+"""The border that every attack shares: arguments are checked (see arguments.py) and turned into one `Problem`.
 
 Inside, samples are rows of flat features in the working precision (float32 for half-precision inputs); the model
 only ever sees `Problem.inputs`, which have the shape, type and memory layout of what the user gave.
@@ -7,22 +7,21 @@ only ever sees `Problem.inputs`, which have the shape, type and memory layout of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
+from deepfool.attacks.arguments import Bounds, Labels, check_bounds, check_labels, check_mask, check_target
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
 from deepfool.jacobian import Tangent, cross_entropy, difference
 from deepfool.norms import distance, norm, step, step_in_box
 
-Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
-Labels: TypeAlias = "Tensor | Sequence[int]"
 Seeds: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 """From rows and their scores (k, c) to the combination of scores (k, c) whose gradient is wanted."""
 
@@ -255,8 +254,8 @@ def pose(
         like = x.detach().clone(memory_format=torch.preserve_format)  # also out of any inference mode
         flat = like.flatten(1) if like.ndim > 1 else like.view(n, 1)
         x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-        lower, upper = _check_bounds(bounds, like, x_0)
-        allowed = None if mask is None else _check_mask(mask, like)
+        lower, upper = check_bounds(bounds, like, x_0)
+        allowed = None if mask is None else check_mask(mask, like)
         with torch.no_grad():
             scores = f(like).detach()
         spread = scores.amax(1) - scores.amin(1)
@@ -280,125 +279,5 @@ def pose(
             usable = usable & (true == label)
         problem.running = usable.nonzero()[:, 0]
         if target is not None:
-            problem.target = _check_target(target, problem)
+            problem.target = check_target(target, label, problem.running, scores)
         yield problem
-
-
-def check_inputs(x: Any) -> Tensor:
-    """x as a floating-point tensor with a batch dimension and finite values, or an error that says what came.
-
-    >>> check_inputs(torch.tensor([[1, 2]]))
-    Traceback (most recent call last):
-    ...
-    deepfool.errors.InputError: x must hold floating-point values, got torch.int64. Hint: pixels in 0..255 become
-    x.float() / 255.
-    """
-    if not isinstance(x, Tensor):
-        raise InputError(f"x must be a torch.Tensor, got {type(x).__name__}.", hint="torch.as_tensor(x).")
-    if x.dtype not in _TOLERANCE:
-        hint = "pixels in 0..255 become x.float() / 255." if not x.is_complex() else "split real and imaginary parts."
-        raise InputError(f"x must hold floating-point values, got {x.dtype}.", hint=hint)
-    if x.ndim == 0:
-        raise InputError("x must have a batch dimension, got a single number.", hint="x.view(1, 1).")
-    if not bool(x.isfinite().all()):
-        bad = (~x.isfinite()).flatten(1).any(1) if x.ndim > 1 else ~x.isfinite()
-        rows = bad.nonzero()[:, 0].tolist()
-        raise InputError(f"x must be finite, got NaN or infinity in {_listed(rows)}.")
-    return x
-
-
-def check_number(value: float, name: str, low: float, high: float) -> float:
-    """A number strictly between two others, or an error.
-
-    >>> check_number(0.5, "share", 0, 1)
-    0.5
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-        raise InputError(f"{name} must be a number between {low:g} and {high:g}, got {value!r}.")
-    return float(value)
-
-
-def check_overshoot(value: float) -> float:
-    """How far to go beyond a boundary, relative to the perturbation: a finite number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"overshoot must be a finite number >= 0, got {value!r}.", hint="DeepFool's paper has 0.02.")
-    return float(value)
-
-
-def check_count(value: int, name: str, least: int = 1) -> int:
-    """A whole number of at least `least`, or an error.
-
-    >>> check_count(50, "max_iter")
-    50
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
-    return value
-
-
-def _check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    if bounds is None:
-        return None, None
-    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise InputError(f"bounds must be a pair (lowest, highest), got {bounds!r}.", hint="bounds=(0, 1) for images.")
-    lower, upper = (_spread_out(value, like, "bounds").to(x_0.dtype) for value in bounds)
-    if bool((lower.isnan() | upper.isnan() | (lower > upper)).any()):
-        raise InputError("bounds must be (lowest, highest) with lowest <= highest everywhere.")
-    if bool(((x_0 < lower) | (x_0 > upper)).any()):
-        low, high = x_0.amin().item(), x_0.amax().item()
-        raise InputError(
-            f"x must lie in [{lower.amin().item():g}, {upper.amax().item():g}], got [{low:.4g}, {high:.4g}].",
-            hint="put the normalisation inside the model, so that x stays in its own range.",
-        )
-    return lower, upper
-
-
-def _check_mask(mask: Tensor, like: Tensor) -> Tensor:
-    return _spread_out(mask, like, "mask") != 0
-
-
-def _spread_out(value: float | Tensor, like: Tensor, name: str) -> Tensor:
-    """A number, or a tensor per feature or per sample and feature, as (n, d) in the type of the inputs."""
-    if isinstance(value, Tensor) and value.dtype == torch.bool:
-        given = value.to(like.device)
-    else:
-        given = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    try:
-        full = given.expand(like.shape)
-    except RuntimeError:
-        raise InputError(
-            f"{name} must be a number or broadcast to x's shape {tuple(like.shape)}, got {tuple(given.shape)}."
-        ) from None
-    return full.reshape(len(like), -1)
-
-
-def check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
-    """Whole numbers, one per sample, each a class that these scores (n, c) have; or an error."""
-    given = torch.as_tensor(labels, device=scores.device)
-    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-        raise InputError(f"{name} must be whole numbers, got {given.dtype}.")
-    if given.shape != (n,):
-        raise InputError(f"{name} must have one entry per sample, ({n},), got {tuple(given.shape)}.")
-    c = scores.shape[1]
-    if bool(((given < 0) | (given >= c)).any()):
-        low, high = int(given.min()), int(given.max())
-        raise InputError(f"{name} must lie in [0, {c - 1}] for {c} classes, got [{low}, {high}].")
-    return given.long()
-
-
-def _check_target(target: int | Labels, problem: Problem) -> Tensor:
-    n = len(problem.label)
-    given = torch.full((n,), target) if isinstance(target, int) else target
-    checked = check_labels(given, "target", n, problem.scores)
-    same = problem.running[checked[problem.running] == problem.label[problem.running]].tolist()
-    if same:
-        raise InputError(
-            f"target must differ from the predicted label, but equals it in {_listed(same)}.",
-            hint="leave those samples out, or give each sample a target of its own.",
-        )
-    return checked
-
-
-def _listed(rows: list[int]) -> str:
-    shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-    return f"row {shown}" if len(rows) == 1 else f"{len(rows)} rows ({shown})"

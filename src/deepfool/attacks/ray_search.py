@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.problem import Bounds, Labels, Problem, check_count, check_inputs, pose
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
+from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
 from deepfool.norms import norm

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
-from deepfool.attacks.problem import Bounds
+from deepfool.attacks.arguments import Bounds
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.datasets.pictures import read_picture
