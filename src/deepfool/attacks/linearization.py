@@ -25,7 +25,7 @@ from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.jacobian import Tangent
-from deepfool.norms import check_p, distance, norm, step, step_in_box
+from deepfool.norms import check_p, distance, norm, step
 
 
 def deepfool(
@@ -186,8 +186,6 @@ def _improve_in_box(
     A step in the box is never shorter than the free one, so classes are tried in the order of their free distances,
     and a sample is done as soon as the next free distance is no smaller than what it has.
     """
-    assert problem.lower is not None
-    assert problem.upper is not None
     order = free.argsort(1)
     for turn in range(free.shape[1]):
         column = order[:, turn]
@@ -195,10 +193,8 @@ def _improve_in_box(
         here = (free[everyone, column] < nearest).nonzero()[:, 0]
         if len(here) == 0:
             return
-        w_k = w[here, column[here]]
-        x, lower, upper = x_i[here], problem.lower[rows[here]], problem.upper[rows[here]]
-        room = torch.where(w_k > 0, upper - x, x - lower).clamp_min(0)
-        r_k, possible = step_in_box(gap[here, column[here]], w_k, room, problem.p)
+        k = column[here]
+        r_k, possible = problem.step_to_plane(rows[here], x_i[here], gap[here, k], w[here, k])
         size = norm(r_k, problem.p)
         closer = possible & (size < nearest[here])
         nearest[here[closer]] = size[closer]

@@ -39,7 +39,7 @@ def fetch_data(
 
     console = Console(stderr=True)
     for name in names:
-        with _drawing(console, name) as draw:
+        with drawing_fetch(console, name) as draw:
             came_from = fetch(name, source=source.value, home=home, on_progress=draw)
         folder = split_file(name, "test", home).parent
         how = "is there already, and right" if came_from == "cache" else f"fetched ({came_from}) and checked"
@@ -75,7 +75,7 @@ def list_data(
 
 
 @contextmanager
-def _drawing(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
+def drawing_fetch(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal; elsewhere, one line per step."""
     if not console.is_terminal:
         said: list[str] = []

@@ -183,7 +183,7 @@ def read_knobs(texts: list[str]) -> dict[str, Any]:
 @contextmanager
 def _fetching(console: Console, data: str) -> Iterator[Callable[[Any], None]]:
     """Data that is not there yet is fetched first, and that is worth a bar of its own."""
-    from deepfool.cli.data import _drawing as drawing_fetch
+    from deepfool.cli.data import drawing_fetch
 
     if console.quiet:
         yield lambda _: None

@@ -68,7 +68,7 @@ def check_model(
     from rich.console import Console
 
     from deepfool import datasets
-    from deepfool.cli.data import _drawing as drawing
+    from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.errors import InputError
     from deepfool.models.cards import read_card, read_weights
     from deepfool.models.zoo import load

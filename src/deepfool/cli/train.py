@@ -33,7 +33,7 @@ def train_network(
     from rich.console import Console
 
     from deepfool import cache, datasets
-    from deepfool.cli.data import _drawing as drawing
+    from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.errors import InputError
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
