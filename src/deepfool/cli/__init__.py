@@ -21,6 +21,7 @@ from deepfool.cli import (
     merge,
     models,
     report,
+    reproduce,
     show,
     table,
     train,
@@ -47,6 +48,7 @@ app.command("merge")(merge.merge_runs)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.command("train")(train.train_network)
+app.command("reproduce")(reproduce.reproduce_paper)
 
 
 def _print_version(wanted: bool) -> None:

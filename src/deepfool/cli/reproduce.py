@@ -1,0 +1,88 @@
+"""`deepfool reproduce`: the paper's tables and figures again, beside the published ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepfool.experiments.session import Step
+
+LINE_EVERY = 10.0
+"""Seconds between two lines about the same part where there is no terminal."""
+
+
+def reproduce_paper(
+    out: Path = typer.Option(Path("runs/reproduction"), metavar="DIR", help="Everything goes here."),
+    scale: str = typer.Option("default", help="smoke (seconds, measures nothing), default, full (the paper's sizes)."),
+    only: list[str] = typer.Option([], metavar="NAME", help="table1, figure6, ...; may be repeated."),
+    images: Path | None = typer.Option(None, metavar="DIR", help="Labelled ImageNet images, for ImageNet networks."),
+    engine: str = typer.Option("local", help="local, or ray (a cluster)."),
+    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the work."),
+    threads: int | None = typer.Option(None, min=1, help="Processor threads of this process."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+) -> None:
+    """Make the paper's tables and figures again. The same command goes on where it stopped."""
+    import torch
+    from rich.console import Console
+
+    from deepfool.evaluation import Interrupted
+    from deepfool.experiments import reproduce
+
+    console = Console(stderr=True, quiet=quiet)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        with _drawing(console) as draw:
+            page = reproduce(
+                out, scale=scale, only=only, images=images, engine=engine, workers=workers, on_progress=draw
+            )
+    except (Interrupted, KeyboardInterrupt):
+        typer.echo(f"stopped; what was measured is in {out}. The same command goes on.", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"{page}")
+
+
+@contextmanager
+def _drawing(console: Console) -> Iterator[Callable[[Step], None]]:
+    """A bar for each part on a terminal; elsewhere a line now and then."""
+    if console.quiet:
+        yield lambda _: None
+        return
+    if not console.is_terminal:
+        yield _saying(console)
+        return
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def draw(step: Step) -> None:
+            description = f"{step.experiment}: {step.part}"
+            bars.update(task, description=description, completed=step.done, total=step.total or None)
+
+        yield draw
+
+
+def _saying(console: Console) -> Callable[[Step], None]:
+    last, said = 0.0, ""
+
+    def say(step: Step) -> None:
+        nonlocal last, said
+        name = f"{step.experiment}: {step.part}"
+        if name == said and time.monotonic() - last < LINE_EVERY:
+            return
+        last, said = time.monotonic(), name
+        told = f", {step.done}/{step.total}" if step.total else ""
+        console.print(f"{name}{told}", soft_wrap=True, highlight=False, markup=False)
+
+    return say

@@ -1,0 +1,97 @@
+"""Figures 2 to 5: DeepFool in two dimensions, by the algorithm itself on small classifiers.
+
+The points are what `affine` and `deepfool` return; iterates are the answers to max_iter = 1, 2, 3, ...
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepfool.attacks.affine import affine
+from deepfool.attacks.linearization import deepfool
+from deepfool.experiments.session import Session
+
+MOST = 6
+"""Iterates to look for; these classifiers need fewer."""
+
+LINE = torch.tensor([1.0, 0.6]), torch.tensor(-0.7)
+"""Figure 2: w and b of f(x) = w . x + b."""
+FROM_LINE = (-0.6, 0.2)
+
+PLANES = torch.tensor([[1.2, 0.5], [-0.9, 1.0], [0.1, -1.3], [0.0, 0.0]]), torch.tensor([-0.9, -1.0, -0.9, 0.35])
+"""Figure 4: four classes; the last one is the class of x_0, as in the paper."""
+FROM_PLANES = (0.15, -0.1)
+
+
+class Bowl(nn.Module):
+    """Figure 3: one score with a curved zero level, f(x) = 0.35 x1^2 + 0.25 x2^2 + 0.4 x1 - 1.
+
+    >>> Bowl()(torch.zeros(1, 2))
+    tensor([[-1.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (0.35 * x[:, 0] ** 2 + 0.25 * x[:, 1] ** 2 + 0.4 * x[:, 0] - 1)[:, None]
+
+
+FROM_BOWL = (-0.2, 0.9)
+
+
+class Curved(nn.Module):
+    """Figure 5: the four classes of Figure 4, bent.
+
+    >>> Curved()(torch.tensor([FROM_PLANES])).argmax().item()
+    3
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = PLANES
+        bent = 0.35 * torch.stack([x[:, 1] ** 2, x[:, 0] ** 2, x[:, 0] * x[:, 1], 0 * x[:, 0]], dim=1)
+        found: Tensor = x @ weight.to(x).T + bias.to(x) + bent
+        return found
+
+
+FROM_CURVED = (0.15, -0.1)
+
+
+def make(session: Session) -> dict[str, Any]:
+    """The points of the four figures."""
+    session.tell("geometry")
+    line = affine(*LINE, torch.tensor([FROM_LINE]))
+    planes = affine(*PLANES, torch.tensor([FROM_PLANES]))
+    return {
+        "figure2": {"x0": FROM_LINE, "r": line.r[0].tolist(), "distance": line.norm[0].item()},
+        "figure3": {"points": follow(Bowl(), FROM_BOWL)},
+        "figure4": {
+            "x0": FROM_PLANES, "r": planes.r[0].tolist(), "distance": planes.norm[0].item(),
+            "nearest": int(planes.nearest_label[0]),
+        },
+        "figure5": {"points": follow(Curved(), FROM_CURVED)},
+    }  # fmt: skip
+
+
+def follow(model: nn.Module, start: tuple[float, float]) -> list[list[float]]:
+    """x_0, x_1, ... up to the point where the label changes, without overshoot, in float64.
+
+    >>> points = follow(Bowl(), FROM_BOWL)
+    >>> 3 <= len(points) <= 6, round(Bowl()(torch.tensor([points[-1]])).item(), 3)
+    (True, 0.0)
+    """
+    x_0 = torch.tensor([start], dtype=torch.float64)
+    points = [list(start)]
+    for steps in range(1, MOST + 1):
+        found = deepfool(model, x_0, max_iter=steps, overshoot=0.0)
+        points.append(found.x[0].tolist())
+        if bool(found.fooled[0]):
+            break
+    return points
+
+
+def linearize(model: nn.Module, point: list[float]) -> tuple[Tensor, Tensor]:
+    """The scores at a point and their gradients (c, 2): the picture that DeepFool has of the classifier there."""
+    x = torch.tensor([point], dtype=torch.float64)
+    gradients = torch.autograd.functional.jacobian(lambda each: model(each)[0], x)[:, 0]
+    return model(x)[0].detach(), gradients

@@ -1,0 +1,148 @@
+"""The measurements that the tables are made of: rho_adv by an attack, FGSM's smallest eps, test error, time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepfool.attacks.box_lbfgs import lbfgs
+from deepfool.attacks.fast_gradient import fgsm, smallest_eps
+from deepfool.attacks.linearization import deepfool
+from deepfool.datasets import Data
+from deepfool.evaluation import Progress, evaluate
+from deepfool.experiments.networks import Subject
+from deepfool.experiments.paper import OVERSHOOT, SHARE
+from deepfool.experiments.session import Session
+from deepfool.experiments.space import pixel_bounds
+from deepfool.metrics import count_iterations, rho_adv, share_fooled
+
+BATCH = 100
+
+
+def measure(
+    session: Session, subject: Subject, attack: str, count: int | None, *, p: float = 2, boxed: bool = False,
+    pixels: bool = False, knobs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """rho_adv of the first `count` test samples by an attack, through a run folder.
+
+    `boxed` keeps x + r inside the pixels' range; `pixels` measures in [0, 1] instead of in the network's own space.
+    """
+    model, data = (subject.whole, subject.pixels) if pixels else (subject.network, subject.test)
+    size = len(data) if count is None else min(count, len(data))
+    bounds = pixel_bounds(None if pixels else subject.layer, subject.pixels.batch([0]).shape[1:]) if boxed else None
+    norm = "linf" if math.isinf(p) else "l2"
+    name = "-".join(
+        [subject.name, attack, norm, *(["boxed"] if boxed else []), *(["pixels"] if pixels else []), str(size),
+         *(f"{key}{value}" for key, value in (knobs or {}).items())]
+    )  # fmt: skip
+    settings = {
+        **subject.identity, "attack": attack, "norm": norm, "count": size, "boxed": boxed, "pixels": pixels,
+        "knobs": dict(knobs or {}),
+    }  # fmt: skip
+    folder = session.run_folder(name, settings)
+
+    def compute() -> dict[str, Any]:
+        run = evaluate(
+            model, data, attack, out=folder, p=p, bounds=bounds, limit=size, engine=session.engine,
+            workers=session.workers, on_progress=_tell(session, name), **(knobs or {}),
+        )  # fmt: skip
+        records = run.records()
+        found = rho_adv(records, norm)
+        return {
+            "rho": found.value, "low": found.low, "high": found.high if found.exact else None, "exact": found.exact,
+            "n": found.count, "fooled": share_fooled(records).value, "iterations": count_iterations(records),
+            "ratios": _leading_ratios(records.index, records.ratio(norm)), "run": f"runs/{folder.name}", "seed": 0,
+        }  # fmt: skip
+
+    return session.remember(name, settings, compute)
+
+
+def _leading_ratios(index: Any, ratios: Any, most: int = 100) -> list[float | None]:
+    """||r|| / ||x|| of the first samples, in their order: methods with fewer samples are compared on these."""
+    ordered = sorted(zip(index.tolist(), ratios.tolist(), strict=True))
+    return [ratio if math.isfinite(ratio) else None for _, ratio in ordered[:most]]
+
+
+def measure_deepfool(session: Session, subject: Subject, count: int | None, **options: Any) -> dict[str, Any]:
+    """DeepFool as the paper sets it: all classes, nothing bounds the image."""
+    return measure(session, subject, "deepfool", count, knobs={"overshoot": OVERSHOOT}, **options)
+
+
+def measure_fgsm(session: Session, subject: Subject, count: int | None) -> dict[str, Any]:
+    """FGSM at the smallest eps that leaves 90 % misclassified, with both norms of what it then does."""
+    size = len(subject.test) if count is None else min(count, len(subject.test))
+    settings = {**subject.identity, "count": size, "share": SHARE}
+
+    def compute() -> dict[str, Any]:
+        batches = list(iterate(subject.test, size, session, f"{subject.name}-fgsm"))
+        found = smallest_eps(subject.network, batches, share=SHARE)
+        finite = found.reached
+        return {
+            "rho": found.rho_l2 if finite else None, "rho_linf": found.rho_linf if finite else None,
+            "eps": found.eps if finite else None, "share": found.share, "n": found.samples, "reached": found.reached,
+            "seed": 0,
+        }  # fmt: skip
+
+    return session.remember(f"{subject.name}-fgsm-{size}", settings, compute)
+
+
+def iterate(data: Data, size: int, session: Session, part: str) -> Any:
+    """The first `size` samples and their labels, in batches."""
+    for start in range(0, size, BATCH):
+        chosen = range(start, min(start + BATCH, size))
+        yield data.batch(chosen), data.labels[list(chosen)]
+        session.tell(part, chosen[-1] + 1, size)
+
+
+def measure_error(session: Session, subject: Subject, count: int | None) -> dict[str, Any]:
+    """The share of the first `count` test samples that the network gets wrong."""
+    size = len(subject.test) if count is None else min(count, len(subject.test))
+
+    def compute() -> dict[str, Any]:
+        wrong = 0
+        with torch.no_grad():
+            for x, y in iterate(subject.test, size, session, f"{subject.name}-error"):
+                wrong += int((subject.network(x).argmax(1) != y).sum())
+        return {"error": wrong / size, "n": size}
+
+    return session.remember(f"{subject.name}-error-{size}", {**subject.identity, "count": size}, compute)
+
+
+def measure_times(
+    session: Session, subject: Subject, count: int, lbfgs_count: int, eps: float, lbfgs_knobs: Mapping[str, int]
+) -> dict[str, Any]:
+    """Milliseconds per sample on this machine, the samples one after another, each alone: the median of them."""
+    few = min(count, len(subject.test))
+
+    def compute() -> dict[str, Any]:
+        x = subject.test.batch(range(few))
+        box = pixel_bounds(subject.layer, subject.pixels.batch([0]).shape[1:])
+        attacks: dict[str, tuple[Callable[[nn.Module, Tensor], Any], int]] = {
+            "deepfool": (lambda f, one: deepfool(f, one, overshoot=OVERSHOOT), few),
+            "fgsm": (lambda f, one: fgsm(f, one, eps=eps), few),
+            "lbfgs": (lambda f, one: lbfgs(f, one, bounds=box, **lbfgs_knobs), min(few, lbfgs_count, 5)),
+        }
+        times: dict[str, Any] = {"threads": torch.get_num_threads()}
+        deepfool(subject.network, x[:1])  # the first call of all sets things up
+        for name, (attack, samples) in attacks.items():
+            taken = []
+            for i in range(samples):
+                session.tell(f"{subject.name}-time-{name}", i, samples)
+                begin = time.perf_counter()
+                attack(subject.network, x[i : i + 1])
+                taken.append(1000 * (time.perf_counter() - begin))
+            times[name] = {"ms": statistics.median(taken), "n": samples} if taken else None
+        return times
+
+    settings = {**subject.identity, "count": few, "lbfgs": lbfgs_count, "eps": eps, "knobs": dict(lbfgs_knobs)}
+    return session.remember(f"{subject.name}-times", settings, compute)
+
+
+def _tell(session: Session, part: str) -> Callable[[Progress], None]:
+    return lambda progress: session.tell(part, progress.done, progress.total)

@@ -1,0 +1,205 @@
+"""The pages: `reproduction.html`, self-contained, and `reproduction.md` with its pictures beside it, from files alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import deepfool.reporting
+from deepfool import __version__, cache, manifests
+from deepfool.experiments import tabulation
+from deepfool.experiments.claims import judge_all
+from deepfool.experiments.drawing import draw_all
+from deepfool.experiments.paper import CITATION, PLACES
+from deepfool.experiments.scales import find_scale
+from deepfool.experiments.session import MARK, read_results
+from deepfool.experiments.tabulation import Table
+
+HERE = Path(__file__).parent
+PAGE, MARKDOWN, FIGURES = "reproduction.html", "reproduction.md", "figures"
+KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table or figure of the paper."""
+
+    key: str
+    title: str
+    place: str
+    about: str
+    """What is shown, and what the paper shows there."""
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    missing: str = ""
+
+
+def write_pages(out: Path) -> Path:
+    """Draw the figures and write both pages from the results in `out`."""
+    results = read_results(out)
+    mark = json.loads((out / MARK).read_text("utf-8"))
+    drawn = draw_all(results, out / FIGURES)
+    context = {
+        "sections": [_make_section(key, results, drawn.get(key, [])) for key in _ABOUT],
+        "claims": judge_all(results),
+        "scale": find_scale(mark["scale"]),
+        "reproduced": tabulation.count_reproduced(results["table1"]) if "table1" in results else None,
+        "runs": tabulation.list_runs(results),
+        "facts": _list_facts(results, mark["scale"]),
+        "citation": CITATION,
+        "version": __version__,
+        "made": manifests.now(),
+        "figures": FIGURES,
+        "css": _read_css(),
+        "slug": _slug,
+    }
+    environment = _environment(out)
+    cache.write(out / PAGE, environment.get_template("reproduction.html.j2").render(**context).encode())
+    cache.write(out / MARKDOWN, environment.get_template("reproduction.md.j2").render(**context).encode())
+    return out / PAGE
+
+
+def _make_section(key: str, results: Mapping[str, Mapping[str, Any]], pictures: list[str]) -> Section:
+    title, about, experiment = _ABOUT[key]
+    result = results.get(experiment)
+    if result is None:
+        missing = f"not run yet: deepfool reproduce --only {key}"
+    else:
+        missing = result.get("missing") or ""
+    tables = [] if missing or result is None else [make(result) for make in _TABLES.get(key, [])]
+    return Section(key, title, PLACES[key], about, tables, pictures, missing)
+
+
+_ABOUT: Mapping[str, tuple[str, str, str]] = {
+    "table1": (
+        "Table 1: adversarial robustness of the classifiers",
+        "ρ is the mean of ‖r‖ / ‖x‖ in the ℓ2 norm, r the smallest perturbation that the method finds.",
+        "table1",
+    ),
+    "table2": (
+        "Table 2: the same in the ℓ∞ norm",
+        "DeepFool with p = ∞, and FGSM at the smallest ε that misclassifies 90 %.",
+        "table2",
+    ),
+    "figure1": (
+        "Figure 1: DeepFool's perturbation and FGSM's",
+        "Each image, the same with a perturbation that is just enough to change the label, and the perturbation (grey: "
+        "no change; both on one scale). The paper shows an ILSVRC image, which may not be passed on; these are of "
+        "CIFAR-10. FGSM takes the smallest ε that changes this image.",
+        "figure1",
+    ),
+    "figure2": (
+        "Figure 2: a linear binary classifier",
+        "The smallest perturbation is the projection on the line: equation 3, by `deepfool.affine`.",
+        "geometry",
+    ),
+    "figure3": (
+        "Figure 3: Algorithm 1 in two dimensions",
+        "The graph of f (wires), its tangent plane at x0 (green), where that plane is zero (orange), and the iterates "
+        "of `deepfool.deepfool`, one call for each number of iterations.",
+        "geometry",
+    ),
+    "figure4": (
+        "Figure 4: an affine classifier of four classes",
+        "x0 belongs to class 4; the polyhedron P is where class 4 wins, and the answer is the projection on its "
+        "nearest face: equations 8 and 9, by `deepfool.affine`.",
+        "geometry",
+    ),
+    "figure5": (
+        "Figure 5: a curved classifier of four classes",
+        "The boundaries, what they look like linearised at x0 (dashed), the polyhedron of those, and the iterates of "
+        "Algorithm 2.",
+        "geometry",
+    ),
+    "figure6": (
+        "Figure 6: robustness after extra epochs",
+        "ρ, estimated by DeepFool, after fine-tuning on images perturbed by DeepFool, by FGSM, or not at all. The "
+        "learning rate is half of that of the training. Lines are means over the seeds, bands go from the lowest to "
+        "the highest. The paper prints no numbers; its text says +50 % for the MNIST networks and about +40 % for NIN.",
+        "figure6",
+    ),
+    "figure7": (
+        "Figure 7: magnified perturbations",
+        "The same on x + α r, r by DeepFool. The paper does not say which network it shows, nor any number.",
+        "figure7",
+    ),
+    "figure8": (
+        "Figure 8: a 1 that becomes a 7",
+        "An image of MNIST, DeepFool's perturbation r (vermilion: lighter, blue: darker), x + α r, and what LeNet says.",
+        "figure8",
+    ),
+    "table3": (
+        "Table 3: test errors after fine-tuning",
+        "After the last of the extra epochs of Figure 6.",
+        "figure6",
+    ),
+    "figure9": (
+        "Figure 9: how DeepFool and FGSM judge the same network",
+        "Fine-tuned on FGSM's examples with the learning rate cut by 90 %. Each judge's ρ is relative to what it said "
+        "before. The paper shows NIN, without numbers; LeNet is here beside it.",
+        "figure9",
+    ),
+}
+"""figure or table -> title, what it shows, the experiment whose result it is."""
+
+_TABLES: Mapping[str, list[Any]] = {
+    "table1": [tabulation.tabulate_robustness, tabulation.tabulate_methods, tabulation.tabulate_times],
+    "table2": [tabulation.tabulate_linf],
+    "table3": [tabulation.tabulate_errors],
+    **{
+        figure: [lambda result, figure=figure: tabulation.tabulate_gains(result, figure)]
+        for figure in ("figure6", "figure7", "figure9")
+    },
+}
+
+
+def _list_facts(results: Mapping[str, Mapping[str, Any]], scale: str) -> list[tuple[str, str]]:
+    """Provenance: versions, hashes, seconds; nothing that says whose machine it was."""
+    facts = [("scale", f"{scale}: {find_scale(scale).about}")]
+    machines = {json.dumps(result["provenance"], sort_keys=True) for result in results.values()}
+    for text in sorted(machines):
+        machine = json.loads(text)
+        versions = ", ".join(f"{name} {machine[name]}" for name in ("deepfool", "torch", "numpy", "python"))
+        facts += [("versions", versions), ("machine", f"{machine['cores']} cores, {machine['threads']} used by torch")]
+    for name, result in results.items():
+        facts.append((name, f"{result['seconds']:.0f} s in its last session, {result['made']}"))
+    for row in results.get("table1", {}).get("rows", []):
+        if not row["missing"]:
+            facts.append((f"{row['network']}, SHA-256", row["sha256"]))
+    facts.append(("seeds", "0 for attacks; " + ", ".join(map(str, find_scale(scale).seeds)) + " for fine-tuning"))
+    return facts
+
+
+def _slug(verdict: str) -> str:
+    """A class for the style sheet."""
+    return verdict.replace(" ", "-")
+
+
+def _read_css() -> Markup:
+    """The style of the report, and what is only here."""
+    report = Path(deepfool.reporting.__file__).parent / "templates" / "report.css"
+    own = HERE / "templates" / "reproduction.css"
+    return Markup(report.read_text("utf-8") + own.read_text("utf-8"))
+
+
+def _environment(out: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"), undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, autoescape=lambda name: bool(name and "html" in name),
+    )  # fmt: skip
+
+    def embed(name: str) -> str:
+        path = out / FIGURES / name
+        return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+    environment.filters["embed"] = embed
+    # A cell of a Markdown table must not hold the sign that ends it.
+    environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
+    return environment

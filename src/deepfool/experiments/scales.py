@@ -1,0 +1,129 @@
+"""How much is measured: three sizes of the same experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from deepfool.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many samples of a network's test data go into what; they are the first ones, so that methods share them.
+
+    None is all there are.
+    """
+
+    tested: int | None
+    """For the test error: a forward pass each."""
+    deepfool: int | None
+    pixels: int | None
+    """The same in [0, 1], for networks whose own space is another."""
+    fgsm: int | None
+    lbfgs: int
+    """0 leaves L-BFGS out, as the paper does for ImageNet."""
+    thorough: int
+    """L-BFGS with three classes to aim at and a fine search for the penalty."""
+    timed: int
+    """Attacked one after another, for the time per sample."""
+    train: int | None = 0
+    """Training images that are perturbed and fine-tuned on; 0 for networks that are not fine-tuned."""
+    judged: int = 0
+    """Test images that rho_adv is measured on after each epoch."""
+    retested: int = 0
+    """Test images that the test error is measured on after each epoch."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One size of the whole."""
+
+    name: str
+    about: str
+    sizes: Mapping[str, Sizes]
+    seeds: tuple[int, ...]
+    """Of the fine-tuning: each is a training of its own on the same perturbed images."""
+    epochs: int
+    data: Mapping[str, str] = field(default_factory=dict)
+    """What stands in for a data set (the samples that ship); empty for the data sets themselves."""
+    lbfgs_knobs: Mapping[str, int] = field(default_factory=dict)
+    magnified: tuple[str, ...] = ("lenet-mnist", "fc500-mnist")
+    """The networks of Figure 7; the paper does not say which it used, and speaks of the MNIST networks beside it."""
+
+    @property
+    def is_measurement(self) -> bool:
+        """Whether its numbers mean anything beside the paper's."""
+        return self.name != "smoke"
+
+
+_IMAGENET = Sizes(tested=100, deepfool=20, pixels=20, fgsm=40, lbfgs=0, thorough=0, timed=2)
+
+SMOKE = Scale(
+    name="smoke",
+    about="a few of the images that ship with the package, to see that everything runs",
+    sizes={
+        "lenet-mnist": Sizes(100, 16, 0, 40, 1, 1, 1, train=48, judged=8, retested=50),
+        "fc500-mnist": Sizes(100, 16, 0, 40, 2, 2, 2, train=64, judged=8, retested=50),
+        "nin-cifar10": Sizes(4, 2, 1, 4, 0, 0, 1, train=4, judged=2, retested=4),
+        "lenet-cifar10": Sizes(50, 6, 4, 20, 1, 0, 1, train=16, judged=4, retested=20),
+        "caffenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
+        "googlenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
+        "efficientnet-lite0": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
+    },
+    seeds=(0, 1),
+    epochs=1,
+    data={"mnist": "mnist-sample", "cifar10": "cifar10-sample"},
+    lbfgs_knobs={"max_iter": 10, "brackets": 6},
+)
+
+DEFAULT = Scale(
+    name="default",
+    about="the first images of the real test sets, as many as fit into tens of minutes on two cores",
+    sizes={
+        "lenet-mnist": Sizes(None, 2000, 0, 2000, 50, 12, 20, train=3000, judged=200, retested=5000),
+        "fc500-mnist": Sizes(None, None, 0, None, 100, 30, 20, train=20_000, judged=1000, retested=10_000),
+        "nin-cifar10": Sizes(2000, 200, 100, 300, 8, 0, 5, train=300, judged=40, retested=500),
+        "lenet-cifar10": Sizes(None, 1000, 500, 1000, 40, 10, 20, train=2000, judged=100, retested=2000),
+        "caffenet": _IMAGENET,
+        "googlenet": _IMAGENET,
+        "efficientnet-lite0": _IMAGENET,
+    },
+    seeds=(0, 1),
+    epochs=5,
+)
+
+_ALL_IMAGENET = Sizes(None, None, None, 1000, 0, 0, 20)
+
+FULL = Scale(
+    name="full",
+    about="the paper's sizes: the whole test and training sets (days on a processor, or a GPU, or --engine ray)",
+    sizes={
+        "lenet-mnist": Sizes(None, None, None, None, 1000, 1000, 100, train=None, judged=10_000, retested=10_000),
+        "fc500-mnist": Sizes(None, None, None, None, 1000, 1000, 100, train=None, judged=10_000, retested=10_000),
+        "nin-cifar10": Sizes(None, None, None, None, 100, 100, 100, train=None, judged=10_000, retested=10_000),
+        "lenet-cifar10": Sizes(None, None, None, None, 1000, 1000, 100, train=None, judged=10_000, retested=10_000),
+        "caffenet": _ALL_IMAGENET,
+        "googlenet": _ALL_IMAGENET,
+        "efficientnet-lite0": _ALL_IMAGENET,
+    },
+    seeds=(0, 1, 2, 3, 4),
+    epochs=5,
+)
+
+SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (SMOKE, DEFAULT, FULL)}
+
+
+def find_scale(name: str) -> Scale:
+    """A scale by name.
+
+    >>> find_scale("default").epochs
+    5
+    >>> find_scale("huge")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: the scale must be smoke, default or full, got 'huge'.
+    """
+    if name not in SCALES:
+        raise InputError(f"the scale must be smoke, default or full, got {name!r}.")
+    return SCALES[name]

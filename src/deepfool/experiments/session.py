@@ -1,0 +1,128 @@
+"""One reproduction in one folder: what it may use, and what it remembers.
+
+    OUT/runs/        a run folder for each measurement (see `deepfool.records`), which goes on where it stopped
+    OUT/parts/       what was computed from them and beside them, a JSON file each, with the settings it depends on
+    OUT/results/     one JSON file for each experiment: all that the pages are made of
+    OUT/figures/     the pictures
+
+A part whose settings are still the same is not computed again, so a second `reproduce` goes on where the first one
+stopped, whatever stopped it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepfool import __version__, cache, manifests
+from deepfool.errors import InputError, RunError
+from deepfool.experiments.scales import Scale
+
+MARK = "reproduction.json"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is being worked on; given to `on_progress`."""
+
+    experiment: str
+    part: str
+    done: int = 0
+    total: int = 0
+    """Samples of this part; 0 where they are not counted."""
+
+
+@dataclass
+class Session:
+    """Where a reproduction runs and how."""
+
+    out: Path
+    scale: Scale
+    images: str | None = None
+    """A folder of ImageNet images, labelled, for the ImageNet networks."""
+    engine: str = "local"
+    workers: int | None = None
+    on_progress: Callable[[Step], None] = lambda _: None
+    experiment: str = field(default="", init=False)
+    """The one that is running."""
+    networks: dict[str, Any] = field(default_factory=dict, init=False)
+    """Loaded ones, by name."""
+
+    def claim(self) -> None:
+        """Take the folder: a new one, or one that holds this scale."""
+        mark = self.out / MARK
+        if mark.is_file():
+            there = json.loads(mark.read_text("utf-8")).get("scale")
+            if there != self.scale.name:
+                raise RunError(
+                    f"{self.out} holds a reproduction at the scale {there}, not {self.scale.name}.",
+                    hint="give another folder with --out.",
+                )
+        elif self.out.is_dir() and any(self.out.iterdir()):
+            raise InputError(f"{self.out} is not empty, and holds no reproduction.", hint="give another folder.")
+        else:
+            write_json(mark, {"scale": self.scale.name, "started": manifests.now(), "deepfool": __version__})
+
+    def tell(self, part: str, done: int = 0, total: int = 0) -> None:
+        self.on_progress(Step(self.experiment, part, done, total))
+
+    def remember(
+        self, part: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """What `compute` gives, from the file of this part if it was made with the same settings."""
+        path = self.out / "parts" / f"{part}.json"
+        # Through JSON and back, so that what is compared has the types of what is read.
+        wanted = json.loads(json.dumps({**settings, "deepfool": __version__}))
+        if path.is_file():
+            there = json.loads(path.read_text("utf-8"))
+            if there["settings"] == wanted:
+                return dict(there["value"])
+        self.tell(part)
+        begin = time.monotonic()
+        value = dict(compute())
+        seconds = round(time.monotonic() - begin, 3)
+        write_json(path, {"settings": wanted, "value": value, "seconds": seconds, "made": manifests.now()})
+        return dict(json.loads(path.read_text("utf-8"))["value"])
+
+    def run_folder(self, name: str, settings: Mapping[str, Any]) -> Path:
+        """A folder under runs/ that belongs to these settings alone."""
+        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        return self.out / "runs" / f"{name}-{key}"
+
+    def keep(self, experiment: str, result: Mapping[str, Any], seconds: float) -> None:
+        """File the result of an experiment."""
+        about = {
+            "experiment": experiment, "scale": self.scale.name, "made": manifests.now(), "seconds": round(seconds, 1),
+            "provenance": describe_machine(), "engine": self.engine,
+        }  # fmt: skip
+        write_json(self.out / "results" / f"{experiment}.json", {**about, **result})
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions and cores; nothing that says whose machine it is.
+
+    >>> sorted(describe_machine())
+    ['cores', 'deepfool', 'numpy', 'python', 'threads', 'torch']
+    """
+    session = manifests.describe_session()
+    kept = {name: session[name] for name in ("deepfool", "torch", "numpy", "python")}
+    return {**kept, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON file, whole or not at all; there is no infinity in it."""
+    cache.write(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_results(out: Path) -> dict[str, dict[str, Any]]:
+    """The results that a folder holds, by experiment."""
+    found = sorted((out / "results").glob("*.json"))
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in found}
