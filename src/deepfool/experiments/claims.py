@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 from typing import Any
 
@@ -226,7 +227,7 @@ def judge_magnified(results: Results) -> list[_Case]:
     for row in rows_of(results, "figure7"):
         alphas = sorted(row["curves"], key=float)
         gains = [gain(row["curves"][alpha]) for alpha in alphas]
-        falls = all(after[0] < before[0] for before, after in zip(gains, gains[1:], strict=False))
+        falls = all(after[0] < before[0] for before, after in pairwise(gains))
         told = ", ".join(f"alpha {alpha}: {_tell_gain(g)}" for alpha, g in zip(alphas, gains, strict=True))
         cases.append(_Case(falls, f"{row['name']}: {told}"))
     return cases

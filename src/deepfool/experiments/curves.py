@@ -14,6 +14,7 @@ import torch
 from deepfool.experiments.networks import Subject, find_subject, name_network, training_pair
 from deepfool.experiments.paper import ALPHAS, LR_SCALE, LR_SCALE_FIGURE_9, SMALL
 from deepfool.experiments.session import Session
+from deepfool.finetuning import finetune
 from deepfool.models.zoo import ZOO
 
 STRATEGIES = ("deepfool", "fgsm", "clean")
@@ -86,8 +87,6 @@ def _tune_once(
     }  # fmt: skip
 
     def compute() -> dict[str, Any]:
-        from deepfool.finetuning import finetune
-
         torch.manual_seed(seed)
         chosen = range(min(sizes.retested, len(subject.test)))
         tuned = finetune(
@@ -95,7 +94,7 @@ def _tune_once(
             test=(subject.test.batch(chosen), subject.test.labels[list(chosen)]), perturb=perturb, epochs=epochs,
             lr_scale=lr_scale, magnify=magnify, recipe=ZOO[subject.name].recipe, judges=judges, judged=sizes.judged,
             seed=seed, cache=session.out / "perturbed" / subject.name, engine=session.engine, workers=session.workers,
-            on_progress=lambda _: session.tell(name),
+            on_progress=lambda now: session.tell(f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total),
         )  # fmt: skip
         return {
             "seed": seed,
@@ -107,7 +106,7 @@ def _tune_once(
                     "rho": {judge: rho if math.isfinite(rho) else None for judge, rho in each.rho.items()},
                 }
                 for each in tuned.epochs
-            ],  # fmt: skip
+            ],
             "learning_rate": tuned.learning_rate,
             "left_clean": tuned.left_clean,
             "samples": tuned.samples,

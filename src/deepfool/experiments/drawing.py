@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from deepfool.reporting.images import show_perturbation, to_pixels
 
 _STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
-    "svg.fonttype": "none", "svg.hashsalt": "deepfool", "legend.frameon": False, "text.parse_math": True,
+    "svg.fonttype": "path", "svg.hashsalt": "deepfool", "legend.frameon": False, "text.parse_math": True,
 }  # fmt: skip
 
 BLUE, ORANGE, GREEN, PINK = PALETTE[:4]
@@ -150,9 +151,9 @@ def draw_figure_2(result: Mapping[str, Any], folder: Path) -> list[str]:
         _arrow(axes, x0, x0 + r, "black")
         _point(axes, x0, "$x_0$", (-14, 4))
         axes.text(*(x0 + r / 2 + (0.02, -0.16)), r"$r_*(x_0)$")
-        axes.text(0.63, 1.2, r"$\mathcal{F}$: $f(x) = 0$", color=GREEN, rotation=0)
+        axes.text(0.02, 1.3, r"$\mathcal{F}$: $f(x) = 0$", color=GREEN)
         axes.text(-1.3, -1.05, "$f(x) < 0$", color=BLUE)
-        axes.text(0.95, -0.9, "$f(x) > 0$", color=ORANGE)
+        axes.text(0.9, 0.5, "$f(x) > 0$", color=ORANGE)
         axes.set_title(rf"$\Delta(x_0; f) = \|r_*\|_2$ = {found['distance']:.3f}")
 
     return [_save(folder / "figure2.svg", (4.2, 3.6), draw)]
@@ -206,7 +207,7 @@ def draw_figure_4(result: Mapping[str, Any], folder: Path) -> list[str]:
         _arrow(axes, x0, x0 + r, "black")
         _point(axes, x0, "$x_0$", (-13, 3))
         axes.set_title(rf"$\hat l(x_0)$ = {found['nearest'] + 1}, distance {found['distance']:.3f}")
-        axes.legend(loc="upper left", fontsize=8)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
     return [_save(folder / "figure4.svg", (4.4, 3.9), draw)]
 
@@ -218,13 +219,13 @@ def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
     def draw(figure: Any) -> None:
         axes = _plane(figure, (-1.7, 2.0), (-1.6, 2.0))
         _polyhedron(axes, geometry.Curved(), list(points[0]), affine_only=False)
-        for i, (a, b) in enumerate(zip(points, points[1:], strict=False)):
+        for i, (a, b) in enumerate(pairwise(points)):
             _arrow(axes, a, b, "black")
             if i < 2:
                 _point(axes, b, f"$x_{i + 1}$", (6, 5 if i else -11))
         _point(axes, points[0], "$x_0$", (-13, 3))
         axes.set_title(f"{len(points) - 1} iterations until the label changes")
-        axes.legend(loc="upper left", fontsize=8)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
     return [_save(folder / "figure5.svg", (4.4, 3.9), draw)]
 
@@ -232,12 +233,14 @@ def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
 def _plane(figure: Any, across: tuple[float, float], up: tuple[float, float]) -> Any:
     axes = figure.subplots()
     axes.set(xlim=across, ylim=up, aspect="equal", xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
     axes.grid(visible=False)
     return axes
 
 
 def _grid(axes: Any, count: int = 241) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    grid_x, grid_y = np.meshgrid(np.linspace(*axes.get_xlim(), count), np.linspace(*axes.get_ylim(), count))
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    grid_x, grid_y = np.meshgrid(np.linspace(left, right, count), np.linspace(low, high, count))
     return grid_x, grid_y
 
 
@@ -277,9 +280,7 @@ def _polyhedron(axes: Any, model: nn.Module, x0: Sequence[float], *, affine_only
         axes.contour(grid_x, grid_y, scores[..., k] - scores[..., label], levels=[0], colors=[colour], linewidths=1.4)
         if not affine_only:
             axes.contour(grid_x, grid_y, straight[k], levels=[0], colors=[colour], linewidths=1.1, linestyles="dashed")
-        axes.plot(
-            [], [], color=colour, label=rf"$\mathcal{{F}}_{k + 1}$" + ("" if affine_only else " (dashed: linearised)")
-        )
+        axes.plot([], [], color=colour, label=rf"$\mathcal{{F}}_{k + 1}$")
 
 
 def _arrow(axes: Any, a: Any, b: Any, colour: str) -> None:
@@ -296,25 +297,23 @@ def _point(axes: Any, at: Any, name: str, offset: tuple[float, float]) -> None:
 
 
 def draw_figure_1(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """Image, perturbed image and perturbation; DeepFool above, FGSM below."""
+    """A row for each image: itself, then perturbed and perturbation, by DeepFool and by FGSM."""
     examples = result["examples"]
 
     def draw(figure: Any) -> None:
-        boxes = figure.subplots(2, 3 * len(examples), squeeze=False)
-        for i, each in enumerate(examples):
+        boxes = figure.subplots(len(examples), 5, squeeze=False)
+        for i, (row, each) in enumerate(zip(boxes, examples, strict=True)):
             x = unpack(each["x"])
+            # Both on the same scale, or the smaller one would look as large.
             most = max(np.abs(unpack(each[method]["r"])).max() for method in ("deepfool", "fgsm"))
-            for row, method in zip(boxes, ("deepfool", "fgsm"), strict=True):
-                found = each[method]
+            _show(row[0], to_pixels(x), each["label"])
+            for column, method in ((1, "deepfool"), (3, "fgsm")):
+                found, name = each[method], {"deepfool": "DeepFool", "fgsm": "FGSM"}[method]
                 r = unpack(found["r"])
-                name = STRATEGY_NAMES[method]
-                _show(row[3 * i], to_pixels(x), each["label"] if method == "deepfool" else "")
-                _show(row[3 * i + 1], to_pixels(x + r), f"{found['label']}")
-                # Both on the same scale, or the smaller one would look as large.
-                _show(row[3 * i + 2], to_pixels(0.5 + 0.5 * r / most), f"{name}\n{100 * found['rho']:.2f} % of ||x||")
-            boxes[1][3 * i].set_visible(False)
+                _show(row[column], to_pixels(x + r), found["label"] if i else f"{name}\n{found['label']}")
+                _show(row[column + 1], to_pixels(0.5 + 0.5 * r / most), f"{100 * found['rho']:.2f} % of ||x||")
 
-    return [_save(folder / "figure1.png", (2.7 * len(examples), 2.6), draw, dpi=200)]
+    return [_save(folder / "figure1.png", (6.6, 1.5 * len(examples) + 0.3), draw, dpi=200)]
 
 
 def draw_figure_8(result: Mapping[str, Any], folder: Path) -> list[str]:
@@ -334,6 +333,7 @@ def draw_figure_8(result: Mapping[str, Any], folder: Path) -> list[str]:
 def _show(axes: Any, pixels: Any, title: str) -> None:
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
     axes.grid(visible=False)
     axes.set_title(title, fontsize=8)
 

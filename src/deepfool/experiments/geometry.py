@@ -37,7 +37,7 @@ class Bowl(nn.Module):
         return (0.35 * x[:, 0] ** 2 + 0.25 * x[:, 1] ** 2 + 0.4 * x[:, 0] - 1)[:, None]
 
 
-FROM_BOWL = (-0.2, 0.9)
+FROM_BOWL = (1.7, 1.5)
 
 
 class Curved(nn.Module):
@@ -49,7 +49,7 @@ class Curved(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = PLANES
-        bent = 0.35 * torch.stack([x[:, 1] ** 2, x[:, 0] ** 2, x[:, 0] * x[:, 1], 0 * x[:, 0]], dim=1)
+        bent = -0.25 * torch.stack([x[:, 1] ** 2 + x[:, 0] ** 2, x[:, 0] ** 2, x[:, 0] ** 2, 0 * x[:, 0]], dim=1)
         found: Tensor = x @ weight.to(x).T + bias.to(x) + bent
         return found
 
@@ -93,5 +93,5 @@ def follow(model: nn.Module, start: tuple[float, float]) -> list[list[float]]:
 def linearize(model: nn.Module, point: list[float]) -> tuple[Tensor, Tensor]:
     """The scores at a point and their gradients (c, 2): the picture that DeepFool has of the classifier there."""
     x = torch.tensor([point], dtype=torch.float64)
-    gradients = torch.autograd.functional.jacobian(lambda each: model(each)[0], x)[:, 0]
-    return model(x)[0].detach(), gradients
+    gradients = torch.func.jacrev(lambda each: model(each[None])[0])(x[0])
+    return model(x)[0].detach(), gradients.detach()

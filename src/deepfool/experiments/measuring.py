@@ -122,11 +122,12 @@ def measure_times(
 
     def compute() -> dict[str, Any]:
         x = subject.test.batch(range(few))
+        knobs: dict[str, Any] = dict(lbfgs_knobs)
         box = pixel_bounds(subject.layer, subject.pixels.batch([0]).shape[1:])
         attacks: dict[str, tuple[Callable[[nn.Module, Tensor], Any], int]] = {
             "deepfool": (lambda f, one: deepfool(f, one, overshoot=OVERSHOOT), few),
             "fgsm": (lambda f, one: fgsm(f, one, eps=eps), few),
-            "lbfgs": (lambda f, one: lbfgs(f, one, bounds=box, **lbfgs_knobs), min(few, lbfgs_count, 5)),
+            "lbfgs": (lambda f, one: lbfgs(f, one, bounds=box, **knobs), min(few, lbfgs_count, 5)),
         }
         times: dict[str, Any] = {"threads": torch.get_num_threads()}
         deepfool(subject.network, x[:1])  # the first call of all sets things up

@@ -61,13 +61,13 @@ def find_subject(session: Session, name: str) -> Subject | str:
             session.networks[name] = _load(session, name)
         except (DataError, MissingExtraError) as error:
             return _without_paths(error, name)
-        except _NoImages as error:
+        except _NoImagesError as error:
             return str(error)
     found: Subject = session.networks[name]
     return found
 
 
-class _NoImages(Exception):
+class _NoImagesError(Exception):
     """An ImageNet network without images to show it."""
 
 
@@ -76,7 +76,7 @@ def _load(session: Session, name: str) -> Subject:
     whole = zoo.load(name)  # first: without weights no data is fetched
     if entry.data == "imagenet":
         if session.images is None:
-            raise _NoImages("needs labelled ImageNet images; name their folder with --images DIR")
+            raise _NoImagesError("needs labelled ImageNet images; name their folder with --images DIR")
         pixels = datasets.load(f"folder:{session.images}", size=entry.input_shape[-1])
         pixels.name = "image folder"  # where it lies is nobody's business
     else:

@@ -1,16 +1,17 @@
-"""The pages: `reproduction.html`, self-contained, and `reproduction.md` with its pictures beside it, from files alone."""
+"""The pages, from files alone: `reproduction.html`, self-contained; `reproduction.md`, its pictures beside it."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import deepfool.reporting
 from deepfool import __version__, cache, manifests
@@ -90,9 +91,9 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     ),
     "figure1": (
         "Figure 1: DeepFool's perturbation and FGSM's",
-        "Each image, the same with a perturbation that is just enough to change the label, and the perturbation (grey: "
-        "no change; both on one scale). The paper shows an ILSVRC image, which may not be passed on; these are of "
-        "CIFAR-10. FGSM takes the smallest ε that changes this image.",
+        "An image, and for each method the image with a perturbation that is just enough to change the label, and the "
+        "perturbation (grey: no change; one scale in each row). The paper shows an ILSVRC image, which may not be "
+        "passed on; these are of CIFAR-10. FGSM takes the smallest ε that changes this image.",
         "figure1",
     ),
     "figure2": (
@@ -132,7 +133,8 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     ),
     "figure8": (
         "Figure 8: a 1 that becomes a 7",
-        "An image of MNIST, DeepFool's perturbation r (vermilion: lighter, blue: darker), x + α r, and what LeNet says.",
+        "An image of MNIST, DeepFool's perturbation r (vermilion: lighter, blue: darker), x + α r, and what LeNet says "
+        "of it.",
         "figure8",
     ),
     "table3": (
@@ -200,6 +202,8 @@ def _environment(out: Path) -> jinja2.Environment:
         return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
     environment.filters["embed"] = embed
+    # What the texts write as code, in the signs of Markdown.
+    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     # A cell of a Markdown table must not hold the sign that ends it.
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
     return environment

@@ -40,13 +40,13 @@ def make_figure_1(session: Session) -> dict[str, Any]:
     y = data.labels[:60]
     with torch.no_grad():
         right = (subject.whole(x).argmax(1) == y).nonzero()[:, 0].tolist()
-    examples = [_compare(subject, x[i : i + 1], data.classes) | {"index": i} for i in right[:40]]
-    # Both must have changed the label, and pictures of different things are wanted.
-    shown: dict[str, dict[str, Any]] = {}
-    for each in examples:
-        if each["fgsm"] is not None:
-            shown.setdefault(each["label"], each)
-    return {"missing": None, "network": name, "name": name_network(name), "examples": list(shown.values())[:EXAMPLES]}
+    shown: dict[int, dict[str, Any]] = {}
+    for i in right:
+        if int(y[i]) not in shown and len(shown) < EXAMPLES:  # pictures of different things
+            each = _compare(subject, x[i : i + 1], data.classes)
+            if each["fgsm"] is not None:
+                shown[int(y[i])] = each | {"index": i}
+    return {"missing": None, "network": name, "name": name_network(name), "examples": list(shown.values())}
 
 
 def _compare(subject: Subject, x: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -78,8 +78,9 @@ def unpack(packed: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     >>> unpack(_pack(torch.tensor([[[0.5, 1.0]]]))).tolist()
     [[[0.5, 1.0]]]
     """
-    raw = base64.b64decode(packed["float16"])
-    return np.frombuffer(raw, "<f2").reshape(packed["shape"]).astype(np.float64)
+    stored: np.ndarray[Any, Any] = np.frombuffer(base64.b64decode(packed["float16"]), "<f2")
+    found: np.ndarray[Any, np.dtype[np.float64]] = stored.reshape(packed["shape"]).astype(np.float64)
+    return found
 
 
 def make_figure_8(session: Session) -> dict[str, Any]:

@@ -64,13 +64,15 @@ def reproduce(
         on_progress=on_progress,
     )  # fmt: skip
     session.claim()
-    for name in chosen:
-        session.experiment = name
-        begin = time.monotonic()
-        result = EXPERIMENTS[name](session)
-        session.keep(name, result, time.monotonic() - begin)
-        write_pages(session.out)  # after each, so that there is something to look at
-    return write_pages(session.out)
+    try:
+        for name in chosen:
+            session.experiment = name
+            begin = time.monotonic()
+            result = EXPERIMENTS[name](session)
+            session.keep(name, result, time.monotonic() - begin)
+    finally:
+        page = write_pages(session.out)  # also when stopped: of what there is by then
+    return page
 
 
 def _choose(only: Sequence[str]) -> list[str]:

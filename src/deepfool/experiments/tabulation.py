@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,9 @@ def number(value: float | None, digits: int = 2) -> str:
         return DASH
     if value == 0:
         return "0"
-    text = f"{value:#.{digits}g}"
-    plain = f"{float(text):.{max(0, _places(float(text), digits))}f}"
-    return plain
-
-
-def _places(value: float, digits: int) -> int:
-    import math
-
-    return digits - 1 - math.floor(math.log10(abs(value)))
+    rounded = float(f"{value:.{digits}g}")
+    places = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{max(0, places)}f}"
 
 
 def percent(value: float | None, places: int = 1) -> str:
@@ -98,10 +93,10 @@ def tabulate_robustness(result: Mapping[str, Any]) -> Table:
         if row["missing"]:
             lines.append(Line(row["name"], missing=row["missing"]))
             continue
-        found, error = row["deepfool"], row["test_error"]
+        found, error, published = row["deepfool"], row["test_error"], paper.deepfool if paper else None
         lines.append(Line(row["name"], (
             percent(paper.test_error if paper else None), f"{percent(error['error'])} of {error['n']:,}",
-            number(paper.deepfool if paper else None), rho(found), ratio(found["rho"], paper.deepfool if paper else None),
+            number(published), rho(found), ratio(found["rho"], published),
             number(row["deepfool_pixels"]["rho"], 3), f"{found['iterations']['mean']:.2f}", f"{found['n']:,}",
         )))  # fmt: skip
     return Table(
