@@ -18,6 +18,7 @@ from deepfool.cli import (
     data,
     evaluate,
     figure,
+    finetune,
     merge,
     models,
     report,
@@ -49,6 +50,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.command("train")(train.train_network)
 app.command("reproduce")(reproduce.reproduce_paper)
+app.command("finetune")(finetune.finetune_model)
 
 
 def _print_version(wanted: bool) -> None:
