@@ -63,10 +63,10 @@ SMOKE = Scale(
     name="smoke",
     about="a few of the images that ship with the package, to see that everything runs",
     sizes={
-        "lenet-mnist": Sizes(100, 16, 0, 40, 1, 1, 1, train=48, judged=8, retested=50),
-        "fc500-mnist": Sizes(100, 16, 0, 40, 2, 2, 2, train=64, judged=8, retested=50),
+        "lenet-mnist": Sizes(100, 8, 0, 40, 1, 0, 1, train=24, judged=4, retested=50),
+        "fc500-mnist": Sizes(100, 16, 0, 40, 2, 1, 2, train=64, judged=8, retested=50),
         "nin-cifar10": Sizes(4, 2, 1, 4, 0, 0, 1, train=4, judged=2, retested=4),
-        "lenet-cifar10": Sizes(50, 6, 4, 20, 1, 0, 1, train=16, judged=4, retested=20),
+        "lenet-cifar10": Sizes(50, 4, 2, 20, 1, 0, 1, train=8, judged=2, retested=20),
         "caffenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
         "googlenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
         "efficientnet-lite0": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
