@@ -71,7 +71,7 @@ def tune(
     """The curve of each seed: {"seed", "epochs": [{"epoch", "error", "rho": {judge: value}}]}."""
     return [
         _tune_once(session, subject, perturb, seed, magnify=magnify, lr_scale=lr_scale, judges=tuple(judges))
-        for seed in session.scale.seeds
+        for seed in session.scale.seeds[: session.scale.sizes[subject.name].seeds]
     ]
 
 

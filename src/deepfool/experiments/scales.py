@@ -33,6 +33,8 @@ class Sizes:
     """Test images that rho_adv is measured on after each epoch."""
     retested: int = 0
     """Test images that the test error is measured on after each epoch."""
+    seeds: int | None = None
+    """Only so many of the scale's seeds; None for all."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,15 @@ DEFAULT = Scale(
     name="default",
     about="the first images of the real test sets, as many as fit into tens of minutes on two cores",
     sizes={
-        "lenet-mnist": Sizes(None, 2000, 0, 2000, 50, 12, 20, train=3000, judged=200, retested=5000),
+        "lenet-mnist": Sizes(None, 5000, 0, 3000, 50, 15, 20, train=6000, judged=300, retested=5000),
         "fc500-mnist": Sizes(None, None, 0, None, 100, 30, 20, train=20_000, judged=1000, retested=10_000),
-        "nin-cifar10": Sizes(2000, 200, 100, 300, 8, 0, 5, train=300, judged=40, retested=500),
-        "lenet-cifar10": Sizes(None, 1000, 500, 1000, 40, 10, 20, train=2000, judged=100, retested=2000),
+        "nin-cifar10": Sizes(None, 400, 150, 500, 20, 3, 5, train=400, judged=40, retested=400, seeds=2),
+        "lenet-cifar10": Sizes(None, 2000, 1000, 2000, 50, 12, 20, train=4000, judged=150, retested=2000),
         "caffenet": _IMAGENET,
         "googlenet": _IMAGENET,
         "efficientnet-lite0": _IMAGENET,
     },
-    seeds=(0, 1),
+    seeds=(0, 1, 2),
     epochs=5,
 )
 
