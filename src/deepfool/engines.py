@@ -19,7 +19,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -483,7 +483,7 @@ class _RayActors:
         self.ray = _import_ray()
         self.own = not self.ray.is_initialized()
         if self.own:
-            self._connect(workers, address)
+            _connect(self.ray, workers, address)
         gpu = job.device.startswith("cuda")
         there = int(self.ray.cluster_resources().get("GPU" if gpu else "CPU", 0))
         if there < 1:
@@ -501,18 +501,6 @@ class _RayActors:
         """Reference of what is awaited -> the actor."""
         self.actors: list[Any] = []
         self.anyone_up = False
-
-    def _connect(self, workers: int | None, address: str | None) -> None:
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address is None:
-            cores = max(workers or 1, os.cpu_count() or 1)
-            quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-        else:
-            quiet |= {"address": address}
-        try:
-            self.ray.init(**quiet)
-        except Exception as error:
-            raise RunError(f"Ray at {address or 'this machine'} cannot be reached: {error}.") from error
 
     def hire(self) -> None:
         actor = self.actor.remote(self.job)
@@ -543,6 +531,33 @@ class _RayActors:
             self.ray.kill(actor)
         if self.own:
             self.ray.shutdown()
+
+
+@contextmanager
+def keeping_ray(workers: int | None = None, address: str | None = None) -> Iterator[None]:
+    """Start Ray once for several runs; without this, each run on Ray starts and stops its own."""
+    ray = _import_ray()
+    own = not ray.is_initialized()
+    if own:
+        _connect(ray, workers, address)
+    try:
+        yield
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _connect(ray: Any, workers: int | None, address: str | None) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        cores = max(workers or 1, os.cpu_count() or 1)
+        quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
+    else:
+        quiet |= {"address": address}
+    try:
+        ray.init(**quiet)
+    except Exception as error:
+        raise RunError(f"Ray at {address or 'this machine'} cannot be reached: {error}.") from error
 
 
 def _import_ray() -> Any:

@@ -84,6 +84,7 @@ def _tune_once(
     settings = {
         **subject.identity, "perturb": perturb, "seed": seed, "magnify": magnify, "lr_scale": lr_scale,
         "judges": judges, "epochs": epochs, "train": sizes.train, "judged": sizes.judged, "retested": sizes.retested,
+        "batch": sizes.batch,
     }  # fmt: skip
 
     def compute() -> dict[str, Any]:
@@ -93,6 +94,7 @@ def _tune_once(
             subject.network, training_pair(session, subject, sizes.train),
             test=(subject.test.batch(chosen), subject.test.labels[list(chosen)]), perturb=perturb, epochs=epochs,
             lr_scale=lr_scale, magnify=magnify, recipe=ZOO[subject.name].recipe, judges=judges, judged=sizes.judged,
+            batch_size=sizes.batch,
             seed=seed, cache=session.out / "perturbed" / subject.name, engine=session.engine, workers=session.workers,
             on_progress=lambda now: session.tell(f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total),
         )  # fmt: skip

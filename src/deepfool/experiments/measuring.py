@@ -17,30 +17,30 @@ from deepfool.attacks.linearization import deepfool
 from deepfool.datasets import Data
 from deepfool.evaluation import Progress, evaluate
 from deepfool.experiments.networks import Subject
-from deepfool.experiments.paper import OVERSHOOT, SHARE
+from deepfool.experiments.paper import IMAGENET_CANDIDATES, OVERSHOOT, SHARE
 from deepfool.experiments.session import Session
 from deepfool.experiments.space import pixel_bounds
 from deepfool.metrics import count_iterations, rho_adv, share_fooled
+from deepfool.models.zoo import ZOO
 
 BATCH = 100
 
 
 def measure(
     session: Session, subject: Subject, attack: str, count: int | None, *, p: float = 2, boxed: bool = False,
-    pixels: bool = False, knobs: Mapping[str, Any] | None = None,
+    pixels: bool = False, knobs: Mapping[str, Any] | None = None, also: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """rho_adv of the first `count` test samples by an attack, through a run folder.
 
-    `boxed` keeps x + r inside the pixels' range; `pixels` measures in [0, 1] instead of in the network's own space.
+    `boxed` keeps x + r inside the pixels' range; `pixels` measures in [0, 1] instead of in the network's own space;
+    `also` goes into the name of the run folder.
     """
     model, data = (subject.whole, subject.pixels) if pixels else (subject.network, subject.test)
     size = len(data) if count is None else min(count, len(data))
     bounds = pixel_bounds(None if pixels else subject.layer, subject.pixels.batch([0]).shape[1:]) if boxed else None
     norm = "linf" if math.isinf(p) else "l2"
-    name = "-".join(
-        [subject.name, attack, norm, *(["boxed"] if boxed else []), *(["pixels"] if pixels else []), str(size),
-         *(f"{key}{value}" for key, value in (knobs or {}).items())]
-    )  # fmt: skip
+    marks = [also, "boxed" if boxed else "", "pixels" if pixels else ""]
+    name = "-".join([subject.name, attack, norm, *filter(None, marks), str(size)])
     settings = {
         **subject.identity, "attack": attack, "norm": norm, "count": size, "boxed": boxed, "pixels": pixels,
         "knobs": dict(knobs or {}),
@@ -70,8 +70,14 @@ def _leading_ratios(index: Any, ratios: Any, most: int = 100) -> list[float | No
 
 
 def measure_deepfool(session: Session, subject: Subject, count: int | None, **options: Any) -> dict[str, Any]:
-    """DeepFool as the paper sets it: all classes, nothing bounds the image."""
-    return measure(session, subject, "deepfool", count, knobs={"overshoot": OVERSHOOT}, **options)
+    """DeepFool as the paper sets it; nothing bounds the image."""
+    return measure(session, subject, "deepfool", count, knobs=set_deepfool(subject), **options)
+
+
+def set_deepfool(subject: Subject) -> dict[str, Any]:
+    """The knobs of DeepFool for a network."""
+    imagenet = ZOO[subject.name].data == "imagenet"
+    return {"overshoot": OVERSHOOT, "candidates": IMAGENET_CANDIDATES if imagenet else None}
 
 
 def measure_fgsm(session: Session, subject: Subject, count: int | None) -> dict[str, Any]:
@@ -125,12 +131,12 @@ def measure_times(
         knobs: dict[str, Any] = dict(lbfgs_knobs)
         box = pixel_bounds(subject.layer, subject.pixels.batch([0]).shape[1:])
         attacks: dict[str, tuple[Callable[[nn.Module, Tensor], Any], int]] = {
-            "deepfool": (lambda f, one: deepfool(f, one, overshoot=OVERSHOOT), few),
+            "deepfool": (lambda f, one: deepfool(f, one, **set_deepfool(subject)), few),
             "fgsm": (lambda f, one: fgsm(f, one, eps=eps), few),
             "lbfgs": (lambda f, one: lbfgs(f, one, bounds=box, **knobs), min(few, lbfgs_count, 5)),
         }
         times: dict[str, Any] = {"threads": torch.get_num_threads()}
-        deepfool(subject.network, x[:1])  # the first call of all sets things up
+        deepfool(subject.network, x[:1], **set_deepfool(subject))  # the first call of all sets things up
         for name, (attack, samples) in attacks.items():
             taken = []
             for i in range(samples):

@@ -67,6 +67,9 @@ BESIDE = ("efficientnet-lite0",)
 
 OVERSHOOT = 0.02
 """eta, Section 2."""
+IMAGENET_CANDIDATES = 10
+"""Of ImageNet's classes DeepFool considers the ten best scored, as the authors' published code does unless told
+otherwise; of ten classes all."""
 SHARE = 0.9
 """FGSM's eps is the smallest that leaves this share misclassified; Section 4.1."""
 EXTRA_EPOCHS = 5

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from deepfool.engines import keeping_ray
 from deepfool.errors import InputError
 from deepfool.experiments import curves, geometry, pictures, table1, table2
 from deepfool.experiments.page import write_pages
@@ -65,11 +67,13 @@ def reproduce(
     )  # fmt: skip
     session.claim()
     try:
-        for name in chosen:
-            session.experiment = name
-            begin = time.monotonic()
-            result = EXPERIMENTS[name](session)
-            session.keep(name, result, time.monotonic() - begin)
+        # Dozens of runs: Ray is started once for all of them.
+        with keeping_ray(workers) if engine == "ray" else nullcontext():
+            for name in chosen:
+                session.experiment = name
+                begin = time.monotonic()
+                result = EXPERIMENTS[name](session)
+                session.keep(name, result, time.monotonic() - begin)
     finally:
         page = write_pages(session.out)  # also when stopped: of what there is by then
     return page

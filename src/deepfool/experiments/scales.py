@@ -35,6 +35,8 @@ class Sizes:
     """Test images that the test error is measured on after each epoch."""
     seeds: int | None = None
     """Only so many of the scale's seeds; None for all."""
+    batch: int | None = None
+    """Images per step of the fine-tuning; None for the recipe's 128. Of few images those would be few steps."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ DEFAULT = Scale(
     sizes={
         "lenet-mnist": Sizes(None, 5000, 0, 3000, 50, 15, 20, train=6000, judged=300, retested=5000),
         "fc500-mnist": Sizes(None, None, 0, None, 100, 30, 20, train=20_000, judged=1000, retested=10_000),
-        "nin-cifar10": Sizes(None, 400, 150, 500, 20, 3, 5, train=400, judged=40, retested=400, seeds=2),
+        "nin-cifar10": Sizes(None, 400, 150, 500, 20, 3, 5, train=400, judged=40, retested=400, seeds=2, batch=8),
         "lenet-cifar10": Sizes(None, 2000, 1000, 2000, 50, 12, 20, train=4000, judged=150, retested=2000),
         "caffenet": _IMAGENET,
         "googlenet": _IMAGENET,

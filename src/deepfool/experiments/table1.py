@@ -43,14 +43,16 @@ def _measure(session: Session, subject: Subject) -> dict[str, Any]:
             session, subject, sizes.pixels, pixels=True
         ),
         "fgsm": fgsm,
-        "lbfgs": _measure_lbfgs(session, subject, sizes.lbfgs, plain),
-        "thorough": _measure_lbfgs(session, subject, sizes.thorough, knobs),
+        "lbfgs": _measure_lbfgs(session, subject, sizes.lbfgs, plain, "plain"),
+        "thorough": _measure_lbfgs(session, subject, sizes.thorough, knobs, "thorough"),
         "times": measuring.measure_times(session, subject, sizes.timed, sizes.lbfgs, fgsm["eps"] or 0.1, plain),
     }  # fmt: skip
 
 
-def _measure_lbfgs(session: Session, subject: Subject, count: int, knobs: Mapping[str, int]) -> dict[str, Any] | None:
+def _measure_lbfgs(
+    session: Session, subject: Subject, count: int, knobs: Mapping[str, int], also: str
+) -> dict[str, Any] | None:
     """Szegedy's problem has a box: x + r must be an image."""
     if not count:
         return None
-    return measuring.measure(session, subject, "lbfgs", count, boxed=True, knobs=knobs)
+    return measuring.measure(session, subject, "lbfgs", count, boxed=True, knobs=knobs, also=also)
