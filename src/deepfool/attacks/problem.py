@@ -176,11 +176,14 @@ class Problem:
     def improve(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
         """Keep those of the perturbations r that fool, as the scores z at x_0 + r show, and are the smallest so far.
 
-        Returns where they fool, smaller or not.
+        A sample may stand in `rows` several times. Returns where they fool, smaller or not.
         """
         fooled = self.is_fooled(rows, z)
         size = norm(self.settled(rows, r), self.p)
-        better = fooled & (size < self.best[rows])
+        better = (fooled & (size < self.best[rows])).nonzero()[:, 0]
+        # Largest first: of several perturbations of one sample the last one is then the smallest.
+        better = better[size[better].argsort(descending=True)]
+        better = better[_last_of_each(rows[better])]
         self.best[rows[better]] = size[better]
         self.finish(rows[better], r[better], z[better].argmax(1))
         return fooled
@@ -230,6 +233,19 @@ class Problem:
             norm=torch.where(failed, torch.inf, size), iterations=self.iterations, status=self.status,
             forwards=self.forwards, backwards=self.backwards, reason=tuple(self.reason), p=self.p,
         )  # fmt: skip
+
+
+def _last_of_each(rows: Tensor) -> Tensor:
+    """Positions of the last occurrence of each value.
+
+    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
+    [3, 2]
+    """
+    if len(rows) == 0:
+        return rows
+    values, where = torch.unique(rows, return_inverse=True)
+    position = torch.arange(len(rows), device=rows.device)
+    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)
 
 
 @contextmanager

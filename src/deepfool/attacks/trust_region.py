@@ -27,7 +27,7 @@ from deepfool.attacks.linearization import choose_classes, descend
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent
+from deepfool.jacobian import Tangent, difference
 from deepfool.norms import check_p, norm, project
 
 OVERSHOOT = 0.02
@@ -125,16 +125,13 @@ class _Search:
             candidates = 10
         self.candidates = candidates
         self.rows = problem.running
-        self.best = problem.x_0.clone()
-        self.size = torch.full_like(problem.x_0[:, 0], math.inf)
-        self.adv_label = problem.label.clone()
         self.random = torch.Generator(device="cpu").manual_seed(seed)
 
     def run(self) -> None:
         problem, rows = self.problem, self.rows
         classes, starts, sizes = self._linearise_inputs()
         aim = self._try_classes(classes, starts, sizes)
-        unfooled = rows[~self.size[rows].isfinite()]
+        unfooled = rows[~problem.best[rows].isfinite()]
         if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
             at = _places(unfooled, rows)
             nearest = sizes[at].argmin(1)
@@ -143,12 +140,19 @@ class _Search:
         self._refine(aim)
         if self.plan.kick:
             self._restart()
-        found = rows[self.size[rows].isfinite()]
-        problem.finish(found, self.best[found] - problem.x_0[found], self.adv_label[found])
-        problem.iterations[found] = problem.backwards[found]
-        lost = rows[~self.size[rows].isfinite()]
+        found = problem.best[rows].isfinite()
+        problem.iterations[rows[found]] = problem.backwards[rows[found]]
+        lost = rows[~found]
         if len(lost):
             self._search_without_gradients(lost)
+
+    def found(self) -> Tensor:
+        """The samples with an answer so far."""
+        return self.rows[self.problem.best[self.rows].isfinite()]
+
+    def point(self, rows: Tensor) -> Tensor:
+        """Their best points so far."""
+        return self.problem.clamp(rows, self.problem.x_0[rows] + self.problem.r[rows])
 
     def left(self, rows: Tensor) -> Tensor:
         """Passes that these samples may still use."""
@@ -195,10 +199,8 @@ class _Search:
         nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
         nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
         for turn in range(50):
-            y = problem.clamp(rows, problem.x_0[rows] + (1 + OVERSHOOT) * r[rows])
-            z = problem.look(rows, y)
-            fooled = problem.is_fooled(rows, z)
-            self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
+            r_hat = (1 + OVERSHOOT) * r[rows]
+            fooled = problem.improve(rows, r_hat, problem.look(rows, problem.x_0[rows] + r_hat))
             # Leave at least half of the budget to the stages that follow.
             rows = rows[~fooled & (self.left(rows) > self.budget // 2)]
             if len(rows) == 0:
@@ -219,35 +221,36 @@ class _Search:
         rank = torch.arange(classes.shape[1], device=rows.device)
         tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
         sample, place = tried.nonzero(as_tuple=True)
-        aim = torch.full_like(self.size, 0.1)
+        aim = torch.full_like(self.problem.best, 0.1)
         if len(sample) == 0:
             return aim
         column = order[sample, place]
         target, y = classes[sample, column], starts[sample, column]
         who = rows[sample]
-        known = (self.adv_label[who] == target) & self.size[who].isfinite()  # DeepFool has a point there already
-        y = torch.where(known[:, None], self.best[who], y)
+        # Where DeepFool has a point already.
+        known = (self.problem.adv_label[who] == target) & self.problem.best[who].isfinite()
+        y = torch.where(known[:, None], self.point(who), y)
         aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
         aim[who] = aims  # one of the tried classes' aims: they differ little
         return aim
 
     def _refine(self, aim: Tensor) -> None:
         """Stage 2: go on from the best point with what is left of the budget."""
-        rows = self.rows[self.size[self.rows].isfinite()]
+        rows = self.found()
         rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
         rows, rounds = rows[rounds > 0], rounds[rounds > 0]
         if len(rows):
-            self._improve(rows, self.best[rows], rounds, self.plan.middle, 0.02, aim=aim[rows])
+            self._improve(rows, self.point(rows), rounds, self.plan.middle, 0.02, aim=aim[rows])
 
     def _restart(self) -> None:
         """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
         rounds = self.plan.kick
         while True:
-            rows = self.rows[self.size[self.rows].isfinite()]
+            rows = self.found()
             rows = rows[self.left(rows) >= 2 * rounds + 1]
             if len(rows) == 0:
                 return
-            r = self.best[rows] - self.problem.x_0[rows]
+            r = self.problem.r[rows]
             kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
             self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, 0.02)
 
@@ -276,8 +279,7 @@ class _Search:
             who, y_a = rows[a], y[a]
             x = problem.x_0[who]
             z, d, w = self._margin(who, y_a, None if target is None else target[a])
-            fooled, size = problem.is_fooled(who, z), norm(y_a - x, p)
-            self._remember(who[fooled], y_a[fooled], z[fooled].argmax(1))
+            fooled, size = problem.improve(who, y_a - x, z), norm(y_a - x, p)
             phase_size[a] = torch.where(fooled, torch.minimum(size, phase_size[a]), phase_size[a])
             ever = phase_size[a].isfinite()
             streak[a] = torch.where(fooled, streak[a] + 1, torch.zeros_like(size))
@@ -303,9 +305,7 @@ class _Search:
             )
             y[a] = problem.clamp(who, torch.where(moved.isfinite(), moved, y_a))
             done[a] += ever.to(done.dtype)
-        z = problem.look(rows, y)
-        fooled = problem.is_fooled(rows, z)
-        self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
+        problem.improve(rows, y - problem.x_0[rows], problem.look(rows, y))
         return aim
 
     def _margin(self, rows: Tensor, y: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -315,20 +315,20 @@ class _Search:
         its best rival.
         """
         problem = self.problem
-        tangent = Tangent(problem.f, problem.inputs(rows, y))
-        problem.count(rows, forwards=1, backwards=1)
-        z = tangent.scores
-        label = problem.label[rows]
-        if problem.target is not None:
-            gain = problem.target[rows]
-            loss = z.scatter(1, gain[:, None], -math.inf).argmax(1)
-        else:
+
+        def choose(z: Tensor) -> tuple[Tensor, Tensor]:
+            """The class to raise and the class to lower."""
+            if problem.target is not None:
+                wanted = problem.target[rows]
+                return wanted, z.scatter(1, wanted[:, None], -math.inf).argmax(1)
+            label = problem.label[rows]
             rival = z.scatter(1, label[:, None], -math.inf).argmax(1)
-            gain = rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)
-            loss = label
-        ((_, w),) = tangent.difference_rows(gain[:, None], loss)
+            return (rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)), label
+
+        z, w = problem.look_and_climb(rows, y, lambda _, z: difference(z, *choose(z)))
+        gain, loss = choose(z)
         d = (z.gather(1, gain[:, None]) - z.gather(1, loss[:, None]))[:, 0]
-        return z, torch.nan_to_num(d).to(y.dtype), self._usable(rows, w[:, 0].to(y.dtype))
+        return z, torch.nan_to_num(d).to(y.dtype), w
 
     def _usable(self, rows: Tensor, w: Tensor) -> Tensor:
         """A gradient with its broken entries and the features that must stay set to zero."""
@@ -355,18 +355,6 @@ class _Search:
             return share * largest
         return share * (upper - lower).amax()
 
-    def _remember(self, rows: Tensor, y: Tensor, adv_label: Tensor) -> None:
-        """Keep these fooled points where they are smaller than what is known; a sample may stand there repeatedly."""
-        size = norm(y - self.problem.x_0[rows], self.problem.p)
-        # Largest first, so that of several points of one sample the smallest is written last.
-        order = size.argsort(descending=True)
-        rows, y, adv_label, size = rows[order], y[order], adv_label[order], size[order]
-        better = size < self.size[rows]
-        rows, y, adv_label, size = rows[better], y[better], adv_label[better], size[better]
-        last = _last_of_each(rows)
-        rows = rows[last]
-        self.best[rows], self.size[rows], self.adv_label[rows] = y[last], size[last], adv_label[last]
-
     def _search_without_gradients(self, rows: Tensor) -> None:
         problem = self.problem
         y, found, adv_label = search_by_decisions(problem, rows, self.budget, self.random)
@@ -379,16 +367,3 @@ class _Search:
 def _places(rows: Tensor, among: Tensor) -> Tensor:
     """Where each of `rows` stands in the sorted index `among`."""
     return torch.searchsorted(among, rows)
-
-
-def _last_of_each(rows: Tensor) -> Tensor:
-    """Positions of the last occurrence of each value.
-
-    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
-    [3, 2]
-    """
-    if len(rows) == 0:
-        return rows
-    values, where = torch.unique(rows, return_inverse=True)
-    position = torch.arange(len(rows), device=rows.device)
-    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)
