@@ -16,11 +16,12 @@ from deepfool import Run, deepfool, evaluate, finetune, finetuning, smallest_eps
 from deepfool.attacks.adversarial import Status
 from deepfool.datasets import load
 from deepfool.errors import DataError, InputError, MissingExtraError, ModelError, RunError
-from deepfool.finetuning import LEARNING_RATE, choose_recipe
+from deepfool.finetuning import LEARNING_RATE, Epoch, choose_recipe
 from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.processes import Accelerated, Team
 from deepfool.recipes import RECIPES
+from deepfool.reporting.epochs import draw_epochs
 from deepfool.training import Recipe, last_rate, test_error
 from tests import nets, tuning
 
@@ -351,6 +352,17 @@ def test_progress_tells_each_stage(points, tmp_path):
     assert [(each.done, each.total) for each in seen if each.stage == "training" and each.epoch == 1] == [
         (1, 3), (2, 3), (3, 3),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+def test_the_curves_are_drawn(tmp_path, suffix):
+    rows = [Epoch(i, 0.1 / (i + 1), {"deepfool": 0.1 + i, "fgsm": math.inf if i else 0.5}) for i in range(3)]
+    path = draw_epochs({"tuned": rows, "clean": rows[:2]}, tmp_path / f"curves.{suffix}")
+    assert path.stat().st_size > 1000
+    if suffix == "svg":
+        text = path.read_text()
+        for words in ("tuned, by deepfool", "clean, by fgsm", "test error (%)", "extra epochs"):
+            assert words in text
 
 
 # Any model.
