@@ -18,6 +18,7 @@ from deepfool.cli import (
     data,
     evaluate,
     figure,
+    finetune,
     merge,
     models,
     report,
@@ -47,6 +48,7 @@ app.command("merge")(merge.merge_runs)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.command("train")(train.train_network)
+app.command("finetune")(finetune.finetune_model)
 
 
 def _print_version(wanted: bool) -> None:
