@@ -10,9 +10,9 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "classifier", "jacobian", "attacks", "models", "datasets", "training", "recipes",
-    "finetuning", "manifests", "records", "engines", "evaluation", "metrics", "verification", "gates", "reporting",
-    "experiments", "cli",
+    "errors", "cache", "norms", "classifier", "jacobian", "attacks", "models", "datasets", "processes", "training",
+    "recipes", "manifests", "records", "engines", "evaluation", "metrics", "finetuning", "verification", "gates",
+    "reporting", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -42,8 +42,8 @@ def test_imports_point_one_way():
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Classifier", "Run", "SmallestEps", "Status", "__version__", "affine", "datasets", "ddn",
-        "deepfool", "errors", "evaluate", "fab", "fgsm", "fmn", "lbfgs", "models", "smallest", "smallest_eps",
-        "superdeepfool", "tighten",
+        "deepfool", "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "lbfgs", "models", "smallest",
+        "smallest_eps", "superdeepfool", "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from deepfool.attacks.trust_region import smallest as smallest
     from deepfool.classifier import Classifier as Classifier
     from deepfool.evaluation import evaluate as evaluate
+    from deepfool.finetuning import finetune as finetune
     from deepfool.records import Run as Run
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ _HOME = {
     "evaluate": "deepfool.evaluation",
     "fab": "deepfool.attacks.adaptive_boundary",
     "fgsm": "deepfool.attacks.fast_gradient",
+    "finetune": "deepfool.finetuning",
     "fmn": "deepfool.attacks.fast_minimum_norm",
     "lbfgs": "deepfool.attacks.box_lbfgs",
     "models": "",
@@ -72,6 +74,7 @@ __all__ = [
     "evaluate",
     "fab",
     "fgsm",
+    "finetune",
     "fmn",
     "lbfgs",
     "models",

@@ -1,0 +1,114 @@
+"""The processes that train one model together: this one alone, or several through Accelerate.
+
+Each takes a part of every batch, the gradients are averaged, and all make the same step. Weights are whole in every
+process (data parallelism): what Accelerate can split further, such as FSDP's shards, is not supported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from deepfool.models.building import require
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(days=7)
+"""How long the others wait for the main process, which may be making a perturbed set all the while."""
+
+
+class Team:
+    """This process alone; what a training loop asks of its team, with the answers of a team of one.
+
+    >>> ALONE.part(5)
+    (slice(0, 5, None), 1.0)
+    """
+
+    rank = 0
+    size = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that measures and writes."""
+        return self.rank == 0
+
+    def device(self, wanted: str) -> str:
+        """Where this process trains."""
+        return wanted
+
+    def part(self, count: int) -> tuple[slice, float]:
+        """Which samples of a batch this process takes, and what its mean loss weighs in that of the batch.
+
+        The average over the team of the weighted means is the mean over the whole batch, also where the batch cannot
+        be divided evenly. A process for which no sample is left takes one of another's, with no weight: all of them
+        have to take part in every step.
+        """
+        start, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
+        if start == stop:
+            return slice(0, 1), 0.0
+        return slice(start, stop), (stop - start) * self.size / count
+
+    def join(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The model and optimizer that step together with those of the others."""
+        return model, optimizer
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients, averaged over the team."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clip(self, model: nn.Module, most: float) -> None:
+        """Shorten the gradient to a norm of at most `most`."""
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+
+    def by_main(self, work: Callable[[], T]) -> T:
+        """What the main process makes of `work`, told to all; the others wait for it."""
+        return work()
+
+
+ALONE = Team()
+
+
+class Accelerated(Team):
+    """The processes that `accelerate launch` has started."""
+
+    def __init__(self) -> None:
+        accelerate = require("accelerate", extra="accelerate", purpose="training in several processes")
+        patient = accelerate.InitProcessGroupKwargs(timeout=PATIENCE)
+        # Half precision would round away much of a perturbation of a hundredth.
+        self._accelerator = accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[patient])
+        self._broadcast = accelerate.utils.broadcast_object_list
+        self.rank = self._accelerator.process_index
+        self.size = self._accelerator.num_processes
+
+    def device(self, wanted: str) -> str:
+        return str(self._accelerator.device)
+
+    def join(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        joined: tuple[nn.Module, torch.optim.Optimizer] = self._accelerator.prepare(model, optimizer)
+        return joined
+
+    def backward(self, loss: Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def clip(self, model: nn.Module, most: float) -> None:
+        self._accelerator.clip_grad_norm_(model.parameters(), most)
+
+    def by_main(self, work: Callable[[], T]) -> T:
+        told: list[Any] = [work() if self.is_main else None]
+        self._broadcast(told)
+        result: T = told[0]
+        return result
+
+
+def find_team() -> Team:
+    """The team that this process was started in: by `accelerate launch` (or torchrun), or alone.
+
+    >>> find_team().size
+    1
+    """
+    return Accelerated() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ALONE
