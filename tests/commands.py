@@ -31,7 +31,7 @@ def walk(command=ROOT, path=("deepfool",)):
 def find(words):
     """The command that these words (without `deepfool`) name, and the words after its name."""
     command = ROOT
-    while words and hasattr(command, "commands"):
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
         if words[0] not in command.commands:
             raise Refused(f"no such command: {words[0]}")
         command, words = command.commands[words[0]], words[1:]
@@ -41,4 +41,8 @@ def find(words):
 def parse(line):
     """The context of a command line; raises `Refused` where the program would refuse it."""
     command, words = find(shlex.split(line)[1:])
+    if hasattr(command, "commands"):  # options of a group act at once (--install-completion): only look for them
+        if missing := set(words) - {option for parameter in command.params for option in parameter.opts}:
+            raise Refused(f"no such option: {', '.join(missing)}")
+        return None
     return command.make_context(command.name, words)

@@ -90,7 +90,9 @@ def test_commands_in_the_text_exist(page):
 
 def test_blocks_are_told_apart(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("```python\na = 1\n```\n<!-- not run: needs a GPU -->\n```python\nb\n```\n```\n$ deepfool show X # y\n```\n")
+    page.write_text(
+        "```python\na = 1\n```\n<!-- not run: needs a GPU -->\n```python\nb\n```\n```\n$ deepfool show X # y\n```\n"
+    )
     assert programs(page) == ["a = 1"]
     assert list(command_lines(page)) == ["deepfool show X"]
 

@@ -38,6 +38,8 @@ def test_the_examples_are_really_parsed():
         parse("deepfool evaluate --model lenet-mnist --data mnist-sample --modle x")
     with pytest.raises(Refused):
         parse("deepfool evalute --model lenet-mnist")
+    with pytest.raises(Refused):
+        parse("deepfool --no-such-option")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
