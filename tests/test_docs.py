@@ -42,7 +42,7 @@ def programs(page):
 def command_lines(page):
     """The `deepfool ...` lines of its blocks, without prompts and comments, continued lines joined."""
     for kind, _, text in blocks(page):
-        if kind in ("python", "yaml", "xml", "toml"):
+        if kind in ("python", "yaml", "xml", "toml", "text"):
             continue
         for line in text.replace("\\\n", " ").splitlines():
             line = line.strip().removeprefix("$ ")
