@@ -53,10 +53,10 @@ def take_screenshots(report: Path) -> None:
             page.wait_for_timeout(1500)  # the charts draw themselves
             keep(page, f"report-{scheme}.png")
             if scheme == "light":
-                for section in ("curve", "gallery-0"):
+                for section, height in (("curve", 500), ("gallery-0", 640)):
                     page.evaluate("name => document.getElementById(name).scrollIntoView()", section)
                     page.wait_for_timeout(500)
-                    clip = {"x": 0, "y": 50, "width": 1100, "height": 640}
+                    clip = {"x": 0, "y": 50, "width": 1100, "height": height}
                     keep(page, f"{section.removesuffix('-0')}.png", clip)
         browser.close()
 
