@@ -164,5 +164,10 @@ def _draw(console: Console, found: dict[str, Any]) -> None:
     for extra in found["extras"]:
         versions = ", ".join(f"{name} {version}" for name, version in extra["versions"].items() if version)
         what, style = ("missing", "yellow") if extra["add"] else (versions, "green")
-        add(f"extra {extra['extra']}", what, f"{extra['for']}{': ' + extra['add'] if extra['add'] else ''}", style)
+        add(
+            f"extra {extra['extra']}",
+            what,
+            f"{extra['add']}  ({extra['for']})" if extra["add"] else extra["for"],
+            style,
+        )
     console.print(table)
