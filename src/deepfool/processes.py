@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -69,6 +70,9 @@ class Team:
         """What the main process makes of `work`, told to all; the others wait for it."""
         return work()
 
+    def leave(self) -> None:
+        """The last word of a process that will not train again."""
+
 
 ALONE = Team()
 
@@ -104,6 +108,9 @@ class Accelerated(Team):
         result: T = told[0]
         return result
 
+    def leave(self) -> None:
+        self._accelerator.end_training()
+
 
 def find_team() -> Team:
     """The team that this process was started in: by `accelerate launch` (or torchrun), or alone.
@@ -111,4 +118,10 @@ def find_team() -> Team:
     >>> find_team().size
     1
     """
-    return Accelerated() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ALONE
+    return _launched() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ALONE
+
+
+@lru_cache
+def _launched() -> Team:
+    """Joined once: a process cannot join its group twice."""
+    return Accelerated()

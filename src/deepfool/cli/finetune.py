@@ -1,0 +1,274 @@
+"""`deepfool finetune`: a few more epochs on perturbed images, with what they do to error and robustness."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepfool.finetuning import Epoch, FineTuned, Progress
+
+WEIGHTS, FIGURES, CHECKPOINT, PICTURE = "model.safetensors", "finetuning.json", "checkpoint.pt", "finetuning.svg"
+
+LINE_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+def finetune_model(
+    model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, py:module:factory, file:FILE, ..."),
+    data: str = typer.Option(..., help="What to train on: mnist, cifar10, folder:DIR, npz:FILE, hf:NAME, ..."),
+    test: str | None = typer.Option(None, help="What to test and judge on; the same, where it has two splits."),
+    out: Path = typer.Option(..., metavar="DIR", help="Weights, card, figures and checkpoint go here."),
+    perturb: str = typer.Option("deepfool", help="clean, fgsm, an attack by name, or module:function."),
+    epochs: int = typer.Option(5, min=0, help="Extra epochs."),
+    lr_scale: float = typer.Option(0.5, help="Of the learning rate; the paper halves it."),
+    learning_rate: float | None = typer.Option(None, help="What --lr-scale is relative to (default: the recipe's)."),
+    magnify: float = typer.Option(1.0, help="Lengthen the perturbations by this factor (alpha of the paper)."),
+    fresh: bool = typer.Option(False, "--fresh", help="Perturb anew before each epoch."),
+    mix: float = typer.Option(0.0, help="The share of images that are left clean."),
+    judge: list[str] = typer.Option(
+        ["deepfool"], help="What measures rho_adv: deepfool, smallest, fgsm, ...; may be repeated."
+    ),
+    judged: int = typer.Option(1000, min=1, help="Test samples to judge on; the test error is that of all."),
+    limit: int | None = typer.Option(None, min=1, help="Only the first so many training samples."),
+    batch_size: int | None = typer.Option(None, min=1, help="Samples per step, over all processes."),
+    seed: int = typer.Option(0, min=0, help="Of the order, of dropout, and of attacks that draw."),
+    p: str = typer.Option("2", help="The norm, a number >= 1, or inf."),
+    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
+    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
+    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
+    split: str = typer.Option("train", help="Of --data."),
+    test_split: str = typer.Option("test", help="Of --test."),
+    size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
+    device: str = typer.Option("auto", help="cpu, cuda, mps; auto takes a GPU if there is one."),
+    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the attacks."),
+    engine: str = typer.Option("local", help="Where attacks run: local, or ray (a cluster)."),
+    ray_address: str | None = typer.Option(None, help="The Ray cluster; without it Ray is started on this machine."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+    as_json: bool = typer.Option(False, "--json", help="The figures as JSON on stdout."),
+) -> None:
+    """Harden a model: some more epochs on perturbed images. The same command goes on where it stopped.
+
+    Example: deepfool finetune --model lenet-mnist --data mnist --limit 5000 --judge deepfool --judge smallest --out
+    runs/hard
+
+    On several devices: accelerate launch -m deepfool finetune ...
+    """
+    from rich.console import Console
+
+    from deepfool.cli.data import drawing_fetch
+    from deepfool.cli.evaluate import read_bounds, read_knobs
+    from deepfool.datasets import load
+    from deepfool.finetuning import finetune
+    from deepfool.norms import check_p
+    from deepfool.processes import find_team
+
+    team = find_team()
+    console = Console(stderr=True, quiet=quiet or not team.is_main)
+    test = test or data
+    for spec, part in ((data, split), (test, test_split)):
+        with drawing_fetch(console, spec) as draw_fetch:
+            load(spec, split=part, size=size, on_progress=draw_fetch)
+    try:
+        with _drawing(console, out) as draw:
+            tuned = finetune(
+                model, data, test=test, perturb=perturb, epochs=epochs, lr_scale=lr_scale, learning_rate=learning_rate,
+                magnify=magnify, fresh=fresh, mix=mix, judges=judge, judged=judged, seed=seed,
+                p=check_p(p),  # type: ignore[arg-type]
+                bounds=read_bounds(bounds), arch=arch, split=split, test_split=test_split, size=size, limit=limit,
+                batch_size=batch_size, device=device, engine=engine, workers=workers, ray_address=ray_address,
+                checkpoint=out / CHECKPOINT, on_progress=draw, **read_knobs(knob),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from the last whole epoch", err=True)
+        raise typer.Exit(130) from None
+    if team.is_main:
+        figures = _write(tuned, out, name=arch or model, data=data, data_sha256=_hashes(tuned))
+        _draw_picture(console, tuned, out / PICTURE)
+        if as_json:
+            typer.echo(json.dumps(figures, allow_nan=False))
+        else:
+            _draw_table(tuned, f"{model}, {perturb}", quiet)
+            typer.echo(out / WEIGHTS)
+        for remark in make_remarks(tuned):
+            console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
+    team.leave()
+
+
+def _hashes(tuned: FineTuned) -> dict[str, str]:
+    return {"train": tuned.settings["data"], "test": tuned.settings["test"]}
+
+
+def _write(tuned: FineTuned, out: Path, **about: Any) -> dict[str, Any]:
+    """Weights with their card, and the figures; each whole or not at all."""
+    import shlex
+    import sys
+    from dataclasses import asdict
+
+    import torch
+
+    from deepfool import cache, manifests
+    from deepfool.models.cards import write_weights
+
+    settings = tuned.settings
+    write_weights(
+        tuned.model, out / WEIGHTS, recipe=settings["recipe"], seed=settings["seed"], epochs=len(tuned.epochs) - 1,
+        test_error=tuned.epochs[-1].test_error, command=shlex.join(["deepfool", *sys.argv[1:]]),
+        torch=torch.__version__, **about,
+    )  # fmt: skip
+    figures: dict[str, Any] = manifests.describe_value({
+        "epochs": [asdict(each) for each in tuned.epochs], "samples": tuned.samples, "left_clean": tuned.left_clean,
+        "learning_rate": tuned.learning_rate, "perturbed": None if tuned.perturbed is None else str(tuned.perturbed),
+        "settings": dict(settings), "session": manifests.describe_session(),
+    })  # fmt: skip
+    cache.write(out / FIGURES, (json.dumps(figures, indent=1, allow_nan=False) + "\n").encode())
+    return figures
+
+
+def _draw_picture(console: Console, tuned: FineTuned, path: Path) -> None:
+    """The curves, where the package that draws them is installed."""
+    from deepfool.errors import MissingExtraError
+    from deepfool.reporting.epochs import draw_epochs
+
+    try:
+        draw_epochs({"": tuned.epochs}, path)
+    except MissingExtraError as error:
+        console.print(f"no picture: {error}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    if quiet:
+        return
+    judges = list(tuned.epochs[0].rho)
+    table = Table(box=box.SIMPLE_HEAD, title=title)
+    table.add_column("extra epochs", justify="right")
+    table.add_column("test error", justify="right")
+    for judge in judges:
+        table.add_column(f"rho_adv by {judge}", justify="right")
+    for each in tuned.epochs:
+        cells = [_tell_rho(each, judge) for judge in judges]
+        table.add_row(str(each.epoch), f"{100 * each.test_error:.2f} %", *cells)
+    if len(tuned.epochs) > 1:
+        first, last = tuned.epochs[0], tuned.epochs[-1]
+        gains = [_tell_gain(first.rho[judge], last.rho[judge]) for judge in judges]
+        table.add_section()
+        table.add_row("change", f"{100 * (last.test_error - first.test_error):+.2f} points", *gains)
+    console = Console()
+    (console if console.is_terminal else Console(width=100)).print(table)
+
+
+def _tell_rho(epoch: Epoch, judge: str) -> str:
+    return f"{'>= ' if epoch.censored.get(judge) else ''}{epoch.rho[judge]:.4f}"
+
+
+def _tell_gain(before: float, after: float) -> str:
+    return f"{100 * (after / before - 1):+.1f} %" if before > 0 and after < float("inf") else "-"
+
+
+def make_remarks(tuned: FineTuned) -> list[str]:
+    """What has to be known about the figures.
+
+    >>> from deepfool.finetuning import Epoch, FineTuned
+    >>> rows = Epoch(0, 0.1, {"deepfool": 0.1, "smallest": 0.1}), Epoch(1, 0.1, {"deepfool": 0.2, "smallest": 0.11})
+    >>> make_remarks(FineTuned(None, rows, None))
+    ['deepfool sees a gain of 100 %, smallest one of 10 %: only the latter can be relied on.']
+    """
+    remarks = []
+    if tuned.left_clean:
+        remarks.append(f"{tuned.left_clean} of {tuned.samples} training samples were not fooled and stayed clean.")
+    first, last = tuned.epochs[0].rho, tuned.epochs[-1].rho
+    gains = {judge: last[judge] / first[judge] - 1 for judge in first if first[judge] > 0}
+    real = gains.pop("smallest", None)
+    for judge, gain in gains.items():
+        if real is None and gain > 0 and judge != "fgsm":
+            remarks.append(
+                f"the gain is {judge}'s word alone, against which the model may have been trained; "
+                "--judge smallest tells whether it holds."
+            )
+        elif real is not None and gain > 0 and real < 0.8 * gain:
+            remarks.append(
+                f"{judge} sees a gain of {100 * gain:.0f} %, smallest one of {100 * real:.0f} %: "
+                "only the latter can be relied on."
+            )
+    return remarks
+
+
+@contextmanager
+def _drawing(console: Console, out: Path) -> Iterator[Callable[[Progress], None]]:
+    """A bar for the stage that is going on, and a line per epoch; without a terminal, lines alone."""
+    if console.quiet:
+        yield lambda _: None
+        return
+    console.print(f"folder: {out}", soft_wrap=True, highlight=False, markup=False)
+    if (out / CHECKPOINT).exists():
+        console.print("going on from the checkpoint", highlight=False)
+    if not console.is_terminal:
+        yield _saying(console)
+        return
+
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def draw(progress: Progress) -> None:
+            told = _name_stage(progress)
+            if told not in tasks:
+                for task in tasks.values():
+                    bars.remove_task(task)
+                tasks.clear()
+                tasks[told] = bars.add_task(told, total=progress.total)
+            bars.update(tasks[told], completed=progress.done, total=progress.total)
+            if progress.result is not None:
+                _say_result(console, progress)
+
+        yield draw
+
+
+def _saying(console: Console) -> Callable[[Progress], None]:
+    last: dict[str, float] = {}
+
+    def say(progress: Progress) -> None:
+        if progress.result is not None:
+            _say_result(console, progress)
+            return
+        told, now = _name_stage(progress), time.monotonic()
+        if progress.stage == "training" or (now - last.get(told, now) < LINE_EVERY and told in last):
+            return
+        last[told] = now
+        line = f"{told}: {progress.done}/{progress.total}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    return say
+
+
+def _name_stage(progress: Progress) -> str:
+    if progress.stage == "training":
+        return f"epoch {progress.epoch}/{progress.epochs}, training"
+    if progress.stage == "perturbing":
+        return f"epoch {progress.epoch}/{progress.epochs}, perturbing by {progress.name}"
+    return f"epoch {progress.epoch}/{progress.epochs}, judging by {progress.name}"
+
+
+def _say_result(console: Console, progress: Progress) -> None:
+    result = progress.result
+    if result is None:
+        return
+    rho: Mapping[str, float] = result.rho
+    told = "".join(f", rho_adv {_tell_rho(result, judge)} by {judge}" for judge in rho)
+    line = f"epoch {result.epoch}/{progress.epochs}: test error {100 * result.test_error:.2f} %{told}"
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
