@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format clean bench-attacks
+.PHONY: run test test-slow lint format docs docs-serve pictures clean bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -28,6 +28,17 @@ format: $(VENV)/.tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site goes to site/; a link that leads nowhere fails.
+docs: $(VENV)/.tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The pictures of the README and the docs, from real runs; needs Chromium.
+pictures: $(VENV)/.tested
+	$(BIN)/python scripts/make_pictures.py
+
 # A stamp is written only after its step ended well: an install that was cut off starts again from an empty folder.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (the first time takes a few minutes)"
@@ -41,7 +52,7 @@ $(VENV)/.tested: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site
 
 # The peers live in an environment of their own. adv-lib comes without its dependencies: see benchmarks/peers.py.
 .venv-bench/.installed: pyproject.toml constraints.txt
