@@ -38,6 +38,8 @@ from deepfool.norms import check_p, dual, norm, reach, step
 
 FIRST, AGAIN = 3, 2
 """How many classes "auto" takes gradients for before it looks which others can be nearer: at x_0, and later."""
+SMALL = 32
+"""Up to so many samples go together whatever they lack: a further round would cost more than it saves."""
 WIDE = 64
 """Features from which on "auto" leaves classes out."""
 MARGIN = 1.6
@@ -290,14 +292,12 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
         bar = torch.where(linear.nearest.isfinite(), MARGIN * steepest * linear.nearest, math.inf)
         open_ = (gap < bar[:, None]) & ~seen
         need = open_.sum(1)
-        most = int(need.max())
-        if most == 0:
+        lacking = need.nonzero()[:, 0]
+        if len(lacking) == 0:
             return
-        # Rows are taken for a whole batch at once, so samples that lack about as many classes go together.
-        few = 1
-        while not bool((need[need > 0] <= few).any()):
-            few *= 2
-        at = ((need > 0) & (need <= few)).nonzero()[:, 0]
+        # Rows are taken for a whole batch at once: the half that lacks the fewest goes first, few samples all at once.
+        few = need[lacking].max() if len(lacking) <= SMALL else need[lacking].median()
+        at = lacking[need[lacking] <= few]
         width = int(need[at].max())
         classes = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False).indices
         tangent = problem.tangent(rows[at], linear.x_i[at])
