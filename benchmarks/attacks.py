@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def measure(
     }  # fmt: skip
 
 
-def run_network(name: str, images: int, batch: int, work: Path, folder: str | None) -> None:
+def run_network(name: str, images: int, batch: int, work: Path, folder: str | None, skip: str) -> None:
     torch.manual_seed(0)
     model = df.models.load(name)
     many = name == "efficientnet-lite0"
@@ -93,7 +94,7 @@ def run_network(name: str, images: int, batch: int, work: Path, folder: str | No
     for p in model_norms(many):
         for label, attack in plan(NORMS[p], many):
             file = work / name / p / f"{label.replace(' ', '_')}.json"
-            if file.exists():
+            if file.exists() or (skip and re.search(skip, label)):
                 continue
             torch.manual_seed(0)
             started = time.perf_counter()
@@ -113,13 +114,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--folder", help="labelled ImageNet images, for efficientnet-lite0")
+    parser.add_argument("--skip", default="", help="leave out attacks whose name this regular expression finds")
     parser.add_argument("--work", type=Path, default=Path("benchmarks/results"), help="where results are kept")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="where the table and the plot go")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.networks:
-        run_network(name, arguments.images, arguments.batch, arguments.work, arguments.folder)
+        run_network(name, arguments.images, arguments.batch, arguments.work, arguments.folder, arguments.skip)
     from benchmarks.tables import write_attacks
 
     write_attacks(arguments.work, arguments.out)

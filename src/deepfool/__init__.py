@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deepfool import datasets as datasets
     from deepfool import errors as errors
+    from deepfool import metrics as metrics
     from deepfool import models as models
     from deepfool.attacks.adaptive_boundary import fab as fab
     from deepfool.attacks.adversarial import Adversarial as Adversarial
@@ -52,6 +53,7 @@ _HOME = {
     "finetune": "deepfool.finetuning",
     "fmn": "deepfool.attacks.fast_minimum_norm",
     "lbfgs": "deepfool.attacks.box_lbfgs",
+    "metrics": "",
     "models": "",
     "smallest": "deepfool.attacks.trust_region",
     "smallest_eps": "deepfool.attacks.fast_gradient",
@@ -77,6 +79,7 @@ __all__ = [
     "finetune",
     "fmn",
     "lbfgs",
+    "metrics",
     "models",
     "smallest",
     "smallest_eps",

@@ -131,7 +131,10 @@ class Worker:
 
     def _halve(self, size: int, batch: Batch) -> None:
         if size == 1:
-            raise RunError(f"the memory of {self.device} does not suffice for a single sample of {batch}.")
+            raise RunError(
+                f"the memory of {self.device} does not suffice for a single sample of {batch}.",
+                hint="--knob candidates=10, --dtype float16, or another --device.",
+            )
         if not self.job.may_halve:
             raise RunError(
                 f"the memory of {self.device} does not suffice for {size} samples at once.",

@@ -133,7 +133,9 @@ def evaluate(
         may_halve=batch_size == "auto", knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
-        raise InputError("skip_misclassified needs true labels, and some samples have none.")
+        raise InputError(
+            "skip_misclassified needs true labels, and some samples have none.", hint="leave it out, or label them."
+        )
     together = _choose_batch_size(batch_size, samples, device)
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
     tally = _Tally(len(selection))

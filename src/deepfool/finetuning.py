@@ -573,12 +573,17 @@ class _Measurement:
             with suppress(RunError):
                 if (run := Run(folder)).complete:
                     return run
-            return evaluate(
+            stopped: list[bool] = []
+            run = evaluate(
                 model, attack=self.attack, out=folder, p=self.p, limit=self.limit, seed=self.job.seed,
                 save_perturbations=self.perturbations, skip_misclassified=self.labels, **self.samples.named(),
                 on_progress=lambda now: self.job.tell(stage, epoch, now.done, now.total, name=name),
+                on_stop=lambda: stopped.append(True),
                 **{**self.job.how, "arch": self.job.how["arch"] if isinstance(model, str) else None}, **self.knobs,
             )  # fmt: skip
+        if stopped:  # a Ctrl-C during the last batch stops no run, but it was meant for the whole
+            raise KeyboardInterrupt
+        return run
 
 
 def _identify_attack(attack: str | Attack, knobs: Mapping[str, Any]) -> dict[str, Any]:

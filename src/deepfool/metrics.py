@@ -364,12 +364,17 @@ def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95
     _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
     one, other = a.pick(in_a), b.pick(in_b)
     if not np.allclose(one.x[norm], other.x[norm], rtol=1e-5, atol=0, equal_nan=True):
-        raise RunError("the samples of the two runs differ: the norms of x are not the same.")
+        raise RunError(
+            "the samples of the two runs differ: the norms of x are not the same.",
+            hint="measure both on the same data.",
+        )
     tried = (one.status != Status.MISCLASSIFIED) & (other.status != Status.MISCLASSIFIED)
     tried &= one.x[norm] > 0
     one, other = one.pick(tried), other.pick(tried)
     if not len(one):
-        raise RunError("the two runs have no sample in common.")
+        raise RunError(
+            "the two runs have no sample in common.", hint="measure both with the same --limit or --indices."
+        )
     ratio_a, ratio_b = one.ratio(norm), other.ratio(norm)
     difference = _subtract(ratio_b, ratio_a)
     known = bool(np.isfinite(difference).all())

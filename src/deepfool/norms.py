@@ -75,7 +75,15 @@ def distance(gap: Tensor, w: Tensor, p: float) -> Tensor:
     >>> distance(torch.tensor([10.0, 1.0]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 2)
     tensor([2., inf])
     """
-    length = norm(w, dual(p))
+    return reach(gap, norm(w, dual(p)))
+
+
+def reach(gap: Tensor, length: Tensor) -> Tensor:
+    """The distance to the hyperplane if ||w||_q is known already; infinite where it is zero or not finite.
+
+    >>> reach(torch.tensor([10.0, 1.0]), torch.tensor([5.0, 0.0]))
+    tensor([2., inf])
+    """
     usable = (length > 0) & length.isfinite() & gap.isfinite()
     return torch.where(usable, gap / torch.where(usable, length, torch.ones_like(length)), math.inf)
 
@@ -108,8 +116,8 @@ def step(gap: Tensor, w: Tensor, p: float) -> Tensor:
         factor = torch.where(length > 0, gap / length / length, torch.zeros_like(length))
         if bool(factor.isfinite().all()):
             return factor.unsqueeze(-1) * w
-    reach = distance(gap, w, p)
-    return torch.where(reach.isfinite(), reach, torch.zeros_like(reach)).unsqueeze(-1) * direction(w, p)
+    far = distance(gap, w, p)
+    return torch.where(far.isfinite(), far, torch.zeros_like(far)).unsqueeze(-1) * direction(w, p)
 
 
 def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float) -> tuple[Tensor, Tensor]:

@@ -230,7 +230,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read: {error}.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != manifests.FORMAT:
         got = manifest.get("format") if isinstance(manifest, dict) else None
-        raise RunError(f"{path} has format {got!r}, expected {manifests.FORMAT}: another version of deepfool wrote it.")
+        raise RunError(
+            f"{path} has format {got!r}, expected {manifests.FORMAT}: another version of deepfool wrote it.",
+            hint="measure again into another folder.",
+        )
     return manifest
 
 
@@ -349,7 +352,10 @@ class RunWriter:
         }  # fmt: skip
         if not (self.folder / MANIFEST).exists():
             if (self.folder / RECORDS).exists():
-                raise RunError(f"{self.folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.")
+                raise RunError(
+                    f"{self.folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.",
+                    hint="choose another --out.",
+                )
             return new
         there = read_manifest(self.folder)
         # What was written went through JSON; so must what it is compared with.
@@ -453,7 +459,10 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
             raise RunError(f"{run.folder} cannot be merged with {runs[0].folder}, they differ:\n{told}")
         indices = manifests.parse_indices(run.identity["indices"]).tolist()
         if twice := seen.intersection(indices):
-            raise RunError(f"{run.folder} measures samples that another run has, such as {min(twice)}.")
+            raise RunError(
+                f"{run.folder} measures samples that another run has, such as {min(twice)}.",
+                hint="merge parts that do not overlap: --shard 1/2 and --shard 2/2.",
+            )
         seen.update(indices)
     manifest = {
         **runs[0].manifest,

@@ -124,7 +124,10 @@ def find_subjects(run: Run, model: Any, data: Any) -> tuple[Source, Data]:
         ("data", samples.fingerprint(), run.identity["data"]["sha256"]),
     ):
         if now != then:
-            raise RunError(f"the {name} is not that of the run: expected {then[:16]}, got {now[:16]}.")
+            raise RunError(
+                f"the {name} is not that of the run: expected {then[:16]}, got {now[:16]}.",
+                hint="name the one that was measured: --model, --data.",
+            )
     return source, samples
 
 

@@ -44,6 +44,15 @@ def test_never_larger_than_deepfool_on_real_networks(name, p):
         assert (again != smaller.label).all()
 
 
+@pytest.mark.parametrize("p", NORMS)
+def test_never_larger_than_deepfool_on_curved_networks_and_small_budgets(p):
+    """Where DeepFool needs more passes than the stages leave to it."""
+    model, x = models.load("lenet-cifar10"), datasets.load("cifar10-sample").batch(range(0, 500, 40))
+    plain = deepfool(model, x, p=p, bounds=(0, 1))
+    for budget in (20, 50):
+        assert (smallest(model, x, p=p, bounds=(0, 1), budget=budget).norm <= plain.norm * 1.0001 + 1e-6).all()
+
+
 @given(
     st.integers(0, 10**6),
     st.sampled_from(NORMS),
@@ -63,7 +72,7 @@ def test_properties(seed, p, bounds, kind):
     assert result.norm[~sure].isinf().all()
     if bounds:
         assert ((result.x >= 0) & (result.x <= 1)).all()
-    within = result.forwards + result.backwards <= 60
+    within = result.forwards + result.backwards <= 60 + 12  # the end of a DeepFool run that is still nearer
     assert (within | torch.tensor([bool(why) for why in result.reason]) | ~plain.fooled).all()
 
 

@@ -13,6 +13,8 @@ from deepfool.errors import InputError
 
 Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
 Labels: TypeAlias = "Tensor | Sequence[int]"
+Candidates: TypeAlias = "int | str | None"
+"""Which classes to consider: "auto", "all" (None means the same), or how many of the best-scored ones."""
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -67,6 +69,19 @@ def check_count(value: int, name: str, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
     return value
+
+
+def check_candidates(value: Candidates) -> Candidates:
+    """ "auto", "all", None, or a whole number of at least 1; or an error.
+
+    >>> check_candidates("all")
+    'all'
+    """
+    if value is None or value in ("auto", "all"):
+        return value
+    if isinstance(value, str):
+        raise InputError(f'candidates must be "auto", "all" or a whole number >= 1, got {value!r}.')
+    return check_count(value, "candidates")
 
 
 def check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -15,17 +15,35 @@ two scores (0, f). Where the paper is silent:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_overshoot
+from deepfool.attacks.arguments import (
+    Bounds,
+    Candidates,
+    Labels,
+    check_candidates,
+    check_count,
+    check_inputs,
+    check_overshoot,
+)
 from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.jacobian import Tangent
-from deepfool.norms import check_p, distance, norm, step
+from deepfool.norms import check_p, dual, norm, reach, step
+
+FIRST, AGAIN = 3, 2
+"""How many classes "auto" takes gradients for before it looks which others can be nearer: at x_0, and later."""
+SMALL = 32
+"""Up to so many samples go together whatever they lack: a further round would cost more than it saves."""
+WIDE = 64
+"""Features from which on "auto" leaves classes out."""
+MARGIN = 1.6
+"""By how much the slope of a class that was not looked at may exceed the steepest seen for the same sample."""
 
 
 def deepfool(
@@ -35,7 +53,7 @@ def deepfool(
     p: float = 2,
     overshoot: float = 0.02,
     max_iter: int = 50,
-    candidates: int | None = None,
+    candidates: Candidates = "auto",
     bounds: Bounds | None = None,
     labels: Labels | None = None,
     target: int | Labels | None = None,
@@ -51,8 +69,9 @@ def deepfool(
         p: the norm to keep small, in [1, inf].
         overshoot: eta of the paper, how far beyond the boundary to go, relative to the perturbation.
         max_iter: steps after which a sample is given up as EXHAUSTED.
-        candidates: None for all classes (the paper), or how many of the best-scored ones to consider, chosen anew
-            at each iteration.
+        candidates: "auto" considers all classes, but takes gradients only for those that can be nearest, judging by
+            the steepest ones of the same sample and a margin; "all" (or None) takes all of them, exactly as in the
+            paper; a number considers that many of the best-scored ones, chosen anew at each iteration.
         bounds: (lowest, highest), numbers or tensors per feature; steps are exact inside that box.
         labels: the true labels; samples that the model gets wrong are then returned untouched, MISCLASSIFIED.
         target: a class to reach (one for all, or one per sample) instead of any other.
@@ -72,20 +91,21 @@ def deepfool(
     p = check_p(p)
     check_inputs(x)
     check_count(max_iter, "max_iter")
-    if candidates is not None:
-        check_count(candidates, "candidates")
+    check_candidates(candidates)
     check_overshoot(overshoot)
     if len(x) == 0:
         return Adversarial.empty(x, p)
-    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
-        run_deepfool(problem, problem.running, torch.zeros_like(problem.x_0), overshoot, max_iter, candidates)
+    with pose(
+        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, linearise=True
+    ) as problem:
+        run_deepfool(problem, problem.running, None, overshoot, max_iter, candidates)
         if tighten:
             shorten(problem)
         return problem.result()
 
 
 def run_deepfool(
-    problem: Problem, rows: Tensor, start: Tensor, overshoot: float, max_iter: int, candidates: int | None
+    problem: Problem, rows: Tensor, start: Tensor | None, overshoot: float, max_iter: int, candidates: Candidates
 ) -> tuple[Tensor, Tensor]:
     """The loop of Algorithm 2 over these samples at once, from x_0 + start; those that are done leave the batch.
 
@@ -93,19 +113,24 @@ def run_deepfool(
     """
     r = torch.zeros_like(problem.x_0)  # the sum of r_i so far
     won, won_by = [rows[:0]], [r[:0]]
-    for _ in range(max_iter):
+    slopes = Slopes.unknown(problem) if candidates == "auto" else None
+    for i in range(max_iter):
         if len(rows) == 0:
             break
-        r_i, why_not = descend(problem, rows, start[rows] + r[rows], candidates)
-        moving = torch.tensor([not why for why in why_not], device=rows.device)
-        for i in (~moving).nonzero()[:, 0].tolist():
-            problem.end(rows[i : i + 1], Status.STUCK, why_not[i])
-        rows, r_i = rows[moving], r_i[moving]
-        if len(rows) == 0:
-            break
+        here = r[rows] if start is None else start[rows] + r[rows]
+        tangent = problem.open(rows) if i == 0 and start is None else None
+        r_i, why_not = descend(problem, rows, here, candidates, slopes, tangent)
+        if any(why_not):
+            moving = torch.tensor([not why for why in why_not], device=rows.device)
+            for j in (~moving).nonzero()[:, 0].tolist():
+                problem.end(rows[j : j + 1], Status.STUCK, why_not[j])
+            rows, r_i = rows[moving], r_i[moving]
+            if len(rows) == 0:
+                break
         r[rows] += r_i
         problem.iterations[rows] += 1
-        r_hat = start[rows] + (1 + overshoot) * r[rows]
+        r_hat = (1 + overshoot) * r[rows]
+        r_hat = r_hat if start is None else start[rows] + r_hat
         z = problem.look(rows, problem.x_0[rows] + r_hat)
         fooled = problem.improve(rows, r_hat, z)
         problem.show(rows[~fooled], r_hat[~fooled], z[~fooled])
@@ -117,88 +142,178 @@ def run_deepfool(
     return torch.cat(won), torch.cat(won_by)
 
 
-def descend(problem: Problem, rows: Tensor, r: Tensor, candidates: int | Tensor | None) -> tuple[Tensor, list[str]]:
+def descend(
+    problem: Problem,
+    rows: Tensor,
+    r: Tensor,
+    candidates: Candidates | Tensor,
+    slopes: Slopes | None = None,
+    tangent: Tangent | None = None,
+) -> tuple[Tensor, list[str]]:
     """Lines 6 to 11 of Algorithm 2: linearise at x_0 + r, find the nearest class, step to its boundary.
 
-    `candidates` may also be the classes themselves, (k, m). Returns the steps, and for each sample why there is none
-    (an empty text where there is one).
+    `candidates` may also be the classes themselves, (k, m). `slopes` is what "auto" knows from earlier iterations,
+    `tangent` the linearisation there if it is at hand. Returns the steps, and for each sample why there is none (an
+    empty text where there is one).
     """
     x_i = problem.clamp(rows, problem.x_0[rows] + r)
-    tangent = Tangent(problem.f, problem.inputs(rows, x_i))
-    problem.count(rows, forwards=1)
+    tangent = tangent or problem.tangent(rows, x_i)
+    linear = _Linearization(problem, rows, x_i, tangent.scores)
+    everyone = torch.arange(len(rows), device=rows.device)
     if isinstance(candidates, Tensor):
-        classes = candidates
+        linear.consider(everyone, candidates, tangent)
+    elif candidates == "auto" and _can_prune(problem):
+        _search_nearest(linear, everyone, slopes or Slopes.unknown(problem), tangent)
     else:
-        classes = choose_classes(problem, rows, tangent.scores, candidates)
-    label = problem.label[rows]
-    z = tangent.scores
-    f_prime = z.gather(1, classes) - z.gather(1, label[:, None])
-    # Never aim at less than twice the margin that counts: a tie, or a boundary touched exactly, would stop there.
-    gap = torch.maximum(f_prime.abs(), 2 * problem.tolerance[rows, None]).clamp_min(torch.finfo(z.dtype).tiny * 1e4)
-    gap = gap.to(x_i.dtype)
-
-    nearest = torch.full((len(rows),), math.inf, dtype=x_i.dtype, device=x_i.device)
-    r_i = torch.zeros_like(x_i)
-    finite = torch.zeros_like(nearest, dtype=torch.bool)
-    sloped = torch.zeros_like(finite)
-    for columns, w_prime in tangent.difference_rows(classes, label):
-        problem.count(rows, backwards=w_prime.shape[1])
-        w_prime = w_prime.to(x_i.dtype)
-        if problem.mask is not None:
-            w_prime = w_prime * problem.mask[rows].unsqueeze(1)
-        free = distance(gap[:, columns], w_prime, problem.p)
-        sloped |= free.isfinite().any(1)
-        finite |= w_prime.isfinite().all(2).any(1)
-        if problem.lower is None:
-            reach, l_hat = free.min(1)
-            closer = reach < nearest
-            here = closer.nonzero()[:, 0]
-            w_l = w_prime[here, l_hat[here]]
-            r_i[here] = step(gap[:, columns][here, l_hat[here]], w_l, problem.p)
-            nearest = torch.where(closer, reach, nearest)
-        else:
-            _improve_in_box(problem, rows, x_i, gap[:, columns], w_prime, free, nearest, r_i)
-    usable = nearest.isfinite() & r_i.isfinite().all(1) & z.isfinite().all(1)
-    why_not = ["" if ok else _explain(*facts) for ok, *facts in zip(
-        usable.tolist(), z.isfinite().all(1).tolist(), finite.tolist(), sloped.tolist(), strict=True
-    )]  # fmt: skip
-    return r_i, why_not
+        linear.consider(everyone, choose_classes(problem, rows, tangent.scores, candidates), tangent)
+    return linear.r_i, linear.explain()
 
 
-def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: int | None) -> Tensor:
+def _can_prune(problem: Problem) -> bool:
+    """Whether "auto" may leave classes out: where the price of MARGIN was measured (docs/benchmarks/speed.md).
+
+    Elsewhere it takes all: with few features, or for norms whose dual looks at few of them, slopes differ more from
+    class to class, and with few classes there is nothing to save.
+    """
+    enough = problem.classes > FIRST + 1 and problem.x_0.shape[1] >= WIDE
+    return enough and problem.p >= 2 and problem.target is None
+
+
+class _Linearization:
+    """The linear picture of a batch at x_i, and the nearest boundary among the classes considered so far."""
+
+    def __init__(self, problem: Problem, rows: Tensor, x_i: Tensor, z: Tensor) -> None:
+        self.problem, self.rows, self.x_i, self.z = problem, rows, x_i, z
+        f_prime = z - z.gather(1, problem.label[rows, None])
+        # Never aim at less than twice the margin that counts: a tie, or a boundary touched exactly, would stop there.
+        gap = torch.maximum(f_prime.abs(), 2 * problem.tolerance[rows, None]).clamp_min(torch.finfo(z.dtype).tiny * 1e4)
+        self.gap = gap.to(x_i.dtype)
+        """(k, c): how much each class has to gain."""
+        self.nearest = torch.full((len(rows),), math.inf, dtype=x_i.dtype, device=x_i.device)
+        self.r_i = torch.zeros_like(x_i)
+        self.finite = torch.zeros_like(self.nearest, dtype=torch.bool)
+        self.sloped = torch.zeros_like(self.finite)
+
+    def consider(self, at: Tensor, classes: Tensor, tangent: Tangent) -> Tensor:
+        """Step to the nearest of these classes (m, k) if it is nearer than what is known, for the samples `at` (m,).
+
+        `tangent` is the linearisation of just those samples. Returns the dual norms (m, k) of the gradients.
+        """
+        problem, rows = self.problem, self.rows[at]
+        gap = self.gap[at].gather(1, classes)
+        lengths = []
+        for columns, w_prime in tangent.difference_rows(classes, problem.label[rows]):
+            problem.count(rows, backwards=w_prime.shape[1])
+            w_prime = w_prime.to(self.x_i.dtype)
+            if problem.mask is not None:
+                w_prime = w_prime * problem.mask[rows].unsqueeze(1)
+            length = norm(w_prime, dual(problem.p))
+            free = reach(gap[:, columns], length)
+            lengths.append(length)
+            self.sloped[at] |= free.isfinite().any(1)
+            self.finite[at] |= length.isfinite().any(1)
+            if problem.lower is None:
+                self._improve(at, gap[:, columns], w_prime, free)
+            else:
+                self._improve_in_box(at, gap[:, columns], w_prime, free)
+        return torch.cat(lengths, 1)
+
+    def _improve(self, at: Tensor, gap: Tensor, w: Tensor, free: Tensor) -> None:
+        far, l_hat = free.min(1)
+        here = (far < self.nearest[at]).nonzero()[:, 0]
+        l_hat = l_hat[here]
+        self.r_i[at[here]] = step(gap[here, l_hat], w[here, l_hat], self.problem.p)
+        self.nearest[at[here]] = far[here]
+
+    def _improve_in_box(self, at: Tensor, gap: Tensor, w: Tensor, free: Tensor) -> None:
+        """A step in the box is never shorter than the free one, so classes are tried in the order of their free
+        distances, and a sample is done as soon as the next free distance is no smaller than what it has."""
+        problem = self.problem
+        order = free.argsort(1)
+        for turn in range(free.shape[1]):
+            column = order[:, turn]
+            here = (free.gather(1, column[:, None])[:, 0] < self.nearest[at]).nonzero()[:, 0]
+            if len(here) == 0:
+                return
+            k, who = column[here], at[here]
+            r_k, possible = problem.step_to_plane(self.rows[who], self.x_i[who], gap[here, k], w[here, k])
+            size = norm(r_k, problem.p)
+            closer = possible & (size < self.nearest[who])
+            self.nearest[who[closer]] = size[closer]
+            self.r_i[who[closer]] = r_k[closer]
+
+    def explain(self) -> list[str]:
+        """For each sample why there is no step to take, or an empty text."""
+        scored = self.z.isfinite().all(1)
+        usable = self.nearest.isfinite() & self.r_i.isfinite().all(1) & scored
+        if bool(usable.all()):
+            return [""] * len(usable)
+        facts = zip(usable.tolist(), scored.tolist(), self.finite.tolist(), self.sloped.tolist(), strict=True)
+        return ["" if ok else _explain(*why) for ok, *why in facts]
+
+
+@dataclass
+class Slopes:
+    """What "auto" remembers of each sample: how steep its score differences were when last looked at."""
+
+    known: Tensor
+    """(n, c): ||w'_k||_q, NaN where class k was never looked at."""
+
+    @staticmethod
+    def unknown(problem: Problem) -> Slopes:
+        return Slopes(torch.full(problem.scores.shape, math.nan, dtype=problem.x_0.dtype, device=problem.x_0.device))
+
+    def guess(self, rows: Tensor) -> Tensor:
+        """(k, c): the last slope of each class, or the steepest known one of the sample (1 if none is)."""
+        known = self.known[rows]
+        steepest = torch.nan_to_num(known, 0.0, 0.0).amax(1, keepdim=True)
+        steepest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
+        return torch.where(known.isfinite() & (known > 0), known, steepest)
+
+
+def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, tangent: Tangent) -> None:
+    """The nearest of all classes, with gradients for those only that can be it.
+
+    First the few classes that look nearest (at x_0 by their scores, later by scores and the last slopes); then all
+    whose boundary would still be nearer if its slope were MARGIN times the steepest one seen for that sample. What
+    one sample pays does not depend on the others in its batch.
+    """
+    problem, rows = linear.problem, linear.rows
+    own = problem.label[rows, None]
+    gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
+    fresh = bool(slopes.known[rows].isnan().all())
+    classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
+    at = everyone
+    seen = torch.zeros_like(gap, dtype=torch.bool)
+    while True:
+        slopes.known[rows[at, None], classes] = linear.consider(at, classes, tangent)
+        seen[at[:, None], classes] = True
+        steepest = torch.nan_to_num(slopes.known[rows], 0.0, 0.0).amax(1)
+        bar = torch.where(linear.nearest.isfinite(), MARGIN * steepest * linear.nearest, math.inf)
+        open_ = (gap < bar[:, None]) & ~seen
+        need = open_.sum(1)
+        lacking = need.nonzero()[:, 0]
+        if len(lacking) == 0:
+            return
+        # Rows are taken for a whole batch at once: the half that lacks the fewest goes first, few samples all at once.
+        few = need[lacking].max() if len(lacking) <= SMALL else need[lacking].median()
+        at = lacking[need[lacking] <= few]
+        width = int(need[at].max())
+        classes = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False).indices
+        tangent = problem.tangent(rows[at], linear.x_i[at])
+
+
+def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: Candidates) -> Tensor:
     """(k, m) classes to consider for each sample: the target, all others, or the best-scored others."""
     if problem.target is not None:
         return problem.target[rows, None]
     label = problem.label[rows]
     c = z.shape[1]
-    if candidates is None or candidates >= c - 1:
+    if not isinstance(candidates, int) or candidates >= c - 1:
         others = torch.arange(c - 1, device=z.device).expand(len(rows), c - 1)
         return others + (others >= label[:, None])  # 0..c-1 without the label
     ranked = torch.nan_to_num(z, nan=-math.inf).scatter(1, label[:, None], -math.inf)
     return ranked.topk(candidates, dim=1).indices
-
-
-def _improve_in_box(
-    problem: Problem, rows: Tensor, x_i: Tensor, gap: Tensor, w: Tensor, free: Tensor, nearest: Tensor, r_i: Tensor
-) -> None:
-    """Update `nearest` and `r_i` in place with the smallest boxed steps among these classes.
-
-    A step in the box is never shorter than the free one, so classes are tried in the order of their free distances,
-    and a sample is done as soon as the next free distance is no smaller than what it has.
-    """
-    order = free.argsort(1)
-    for turn in range(free.shape[1]):
-        column = order[:, turn]
-        everyone = torch.arange(len(rows), device=rows.device)
-        here = (free[everyone, column] < nearest).nonzero()[:, 0]
-        if len(here) == 0:
-            return
-        k = column[here]
-        r_k, possible = problem.step_to_plane(rows[here], x_i[here], gap[here, k], w[here, k])
-        size = norm(r_k, problem.p)
-        closer = possible & (size < nearest[here])
-        nearest[here[closer]] = size[closer]
-        r_i[here[closer]] = r_k[closer]
 
 
 def _explain(scores_finite: bool, gradient_finite: bool, sloped: bool) -> str:

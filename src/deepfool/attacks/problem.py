@@ -71,6 +71,8 @@ class Problem:
     forwards: Tensor
     backwards: Tensor
     reason: list[str]
+    opening: Tangent | None = None
+    """The linearisation at x_0, if the attack asked for it: its scores and its first rows share a forward pass."""
 
     @property
     def classes(self) -> int:
@@ -111,6 +113,18 @@ class Problem:
             raise InputError("start must be finite, got NaN or infinity.")
         r = r if self.mask is None else r * self.mask
         return self.clip(torch.arange(len(r), device=r.device), r)
+
+    def tangent(self, rows: Tensor, y: Tensor) -> Tangent:
+        """The linearisation at the points y of these samples, counted as a forward pass each."""
+        self.count(rows, forwards=1)
+        return Tangent(self.f, self.inputs(rows, y))
+
+    def open(self, rows: Tensor) -> Tangent:
+        """The linearisation at x_0 of these samples; the first time for all of them it costs nothing more."""
+        kept, self.opening = self.opening, None
+        if kept is not None and len(rows) == len(self.x_0):
+            return kept
+        return self.tangent(rows, self.x_0[rows])
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note the passes that these samples went through; a sample may stand in `rows` several times."""
@@ -176,11 +190,14 @@ class Problem:
     def improve(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
         """Keep those of the perturbations r that fool, as the scores z at x_0 + r show, and are the smallest so far.
 
-        Returns where they fool, smaller or not.
+        A sample may stand in `rows` several times. Returns where they fool, smaller or not.
         """
         fooled = self.is_fooled(rows, z)
         size = norm(self.settled(rows, r), self.p)
-        better = fooled & (size < self.best[rows])
+        better = (fooled & (size < self.best[rows])).nonzero()[:, 0]
+        # Largest first: of several perturbations of one sample the last one is then the smallest.
+        better = better[size[better].argsort(descending=True)]
+        better = better[_last_of_each(rows[better])]
         self.best[rows[better]] = size[better]
         self.finish(rows[better], r[better], z[better].argmax(1))
         return fooled
@@ -232,6 +249,19 @@ class Problem:
         )  # fmt: skip
 
 
+def _last_of_each(rows: Tensor) -> Tensor:
+    """Positions of the last occurrence of each value.
+
+    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
+    [3, 2]
+    """
+    if len(rows) == 0:
+        return rows
+    values, where = torch.unique(rows, return_inverse=True)
+    position = torch.arange(len(rows), device=rows.device)
+    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)
+
+
 @contextmanager
 def pose(
     model: Model | Classifier,
@@ -243,10 +273,12 @@ def pose(
     target: int | Labels | None = None,
     mask: Tensor | None = None,
     threshold: float | None = None,
+    linearise: bool = False,
 ) -> Iterator[Problem]:
     """Check the arguments, look at x_0 once, and hold the model frozen while the attack works on the Problem.
 
-    `x` must not be empty (`Adversarial.empty` is the answer to that).
+    `x` must not be empty (`Adversarial.empty` is the answer to that). With `linearise` the look at x_0 is kept for
+    gradients, see `Problem.opening`.
     """
     f = Classifier.of(model, threshold)
     n = len(x)
@@ -256,8 +288,12 @@ def pose(
         x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         lower, upper = check_bounds(bounds, like, x_0)
         allowed = None if mask is None else check_mask(mask, like)
-        with torch.no_grad():
-            scores = f(like).detach()
+        opening = Tangent(f, like) if linearise else None
+        if opening is None:
+            with torch.no_grad():
+                scores = f(like).detach()
+        else:
+            scores = opening.scores
         spread = scores.amax(1) - scores.amin(1)
         label = scores.argmax(1)
         usable = scores.isfinite().all(1)
@@ -268,6 +304,7 @@ def pose(
             running=torch.arange(n, device=x.device), status=whole + Status.EXHAUSTED, adv_label=label.clone(),
             r=torch.zeros_like(x_0), best=torch.full((n,), math.inf, dtype=x_0.dtype, device=x.device),
             iterations=whole.clone(), forwards=whole + 1, backwards=whole.clone(), reason=[""] * n,
+            opening=opening,
         )  # fmt: skip
         if not bool(usable.all()):
             rows = (~usable).nonzero()[:, 0]

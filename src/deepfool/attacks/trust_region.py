@@ -15,6 +15,7 @@ serves for every norm. The cube shrinks geometrically; a round costs one forward
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,11 +28,19 @@ from deepfool.attacks.linearization import choose_classes, descend
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent
+from deepfool.jacobian import Tangent, difference
 from deepfool.norms import check_p, norm, project
 
 OVERSHOOT = 0.02
 """Of the DeepFool run, and how far beyond its linearised boundary each class of stage 1 starts."""
+
+KEPT = 0.8
+"""The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 on
+curved networks above all, its answer is poor and they do better with the passes."""
+
+LEAP = 0.25
+"""In l1, how far a single feature may move at once before anything has fooled, as a share of the bounds' width: without
+that, the first steps throw a few pixels from one bound to the other, far outside of what the linear picture knows."""
 
 MASKED = (
     "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
@@ -55,7 +64,7 @@ class Plan:
     """Rounds of a restart; 0 for none."""
 
     @staticmethod
-    def of(budget: int) -> Plan:
+    def of(budget: int, p: float = 2) -> Plan:
         """The plan for a budget of passes.
 
         >>> Plan.of(100).classes, Plan.of(1000).kick
@@ -66,6 +75,8 @@ class Plan:
         if budget < 75:
             return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0)
         if budget < 300:
+            if p == 1:  # takes longer to settle
+                return Plan(classes=3, first=8, middle=0.3, second=1000, kick=0)
             return Plan(classes=4, first=6, middle=0.3, second=1000, kick=0)
         return Plan(classes=9, first=10, middle=0.2, second=20, kick=24)
 
@@ -90,7 +101,8 @@ def smallest(
         model, x, bounds, labels, target, mask, threshold: as for `deepfool`.
         p: 1, 2 or inf.
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values. What was really used is in
-            the result's `forwards` and `backwards`.
+            the result's `forwards` and `backwards`: it can be a few more where DeepFool might still have ended nearer,
+            or where nothing has fooled yet.
         candidates: how many of the best-scored classes to linearise at x_0; None means all up to 10 classes, else 10.
         seed: of the random restarts that large budgets allow.
 
@@ -120,21 +132,18 @@ class _Search:
     """The best point found so far for each sample, and the stages that improve it."""
 
     def __init__(self, problem: Problem, budget: int, candidates: int | None, seed: int) -> None:
-        self.problem, self.budget, self.plan = problem, budget, Plan.of(budget)
+        self.problem, self.budget, self.plan = problem, budget, Plan.of(budget, problem.p)
         if candidates is None and problem.classes > 11:
             candidates = 10
         self.candidates = candidates
         self.rows = problem.running
-        self.best = problem.x_0.clone()
-        self.size = torch.full_like(problem.x_0[:, 0], math.inf)
-        self.adv_label = problem.label.clone()
         self.random = torch.Generator(device="cpu").manual_seed(seed)
 
     def run(self) -> None:
         problem, rows = self.problem, self.rows
         classes, starts, sizes = self._linearise_inputs()
         aim = self._try_classes(classes, starts, sizes)
-        unfooled = rows[~self.size[rows].isfinite()]
+        unfooled = rows[~problem.best[rows].isfinite()]
         if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
             at = _places(unfooled, rows)
             nearest = sizes[at].argmin(1)
@@ -143,12 +152,20 @@ class _Search:
         self._refine(aim)
         if self.plan.kick:
             self._restart()
-        found = rows[self.size[rows].isfinite()]
-        problem.finish(found, self.best[found] - problem.x_0[found], self.adv_label[found])
-        problem.iterations[found] = problem.backwards[found]
-        lost = rows[~self.size[rows].isfinite()]
+        self._end_deepfool()
+        found = problem.best[rows].isfinite()
+        problem.iterations[rows[found]] = problem.backwards[rows[found]]
+        lost = rows[~found]
         if len(lost):
             self._search_without_gradients(lost)
+
+    def found(self) -> Tensor:
+        """The samples with an answer so far."""
+        return self.rows[self.problem.best[self.rows].isfinite()]
+
+    def point(self, rows: Tensor) -> Tensor:
+        """Their best points so far."""
+        return self.problem.clamp(rows, self.problem.x_0[rows] + self.problem.r[rows])
 
     def left(self, rows: Tensor) -> Tensor:
         """Passes that these samples may still use."""
@@ -168,46 +185,67 @@ class _Search:
         gap = (z.gather(1, problem.label[rows, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
         gap = torch.maximum(gap, 2 * problem.tolerance[rows, None])
         lower, upper = self._walls(rows)
+        leap = self._leap(rows)[:, None]
+        near = torch.maximum(lower, x - leap), torch.minimum(upper, x + leap)
         starts, steps, sizes = [], [], []
         for columns, w in tangent.difference_rows(classes, problem.label[rows]):
             problem.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w_k = self._usable(rows, w[:, j].to(x.dtype))
                 height = (w_k * x).sum(1)
-                y, possible = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], lower, upper, problem.p)
-                exact, _ = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
+                y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, problem.p)
+                exact, possible = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
                 far = possible & (w_k != 0).any(1)
-                size = norm(y - x, problem.p)
+                size = norm(exact - x, problem.p)
                 # Out of reach in the linear picture is not out of reach: such classes come last.
                 sizes.append(torch.where(far, size, size + 1e3 * (1 + size)))
                 starts.append(y)
                 steps.append(exact - x)
         size = torch.stack(sizes, 1)
-        self._run_deepfool(torch.stack(steps, 1), classes, size)
+        self._begin_deepfool(torch.stack(steps, 1), classes, size)
         return classes, torch.stack(starts, 1), size
 
-    def _run_deepfool(self, steps: Tensor, classes: Tensor, sizes: Tensor) -> None:
-        """DeepFool from its first step on; from the second on only the three classes that were nearest count."""
+    def _begin_deepfool(self, steps: Tensor, classes: Tensor, sizes: Tensor) -> None:
+        """DeepFool's first step, and its next ones while they leave the other stages their share."""
         problem, rows = self.problem, self.rows
         order = sizes.argsort(1)
-        r = torch.zeros_like(problem.x_0)
-        r[rows] = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
-        nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
-        nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
-        for turn in range(50):
-            y = problem.clamp(rows, problem.x_0[rows] + (1 + OVERSHOOT) * r[rows])
-            z = problem.look(rows, y)
-            fooled = problem.is_fooled(rows, z)
-            self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
-            # Leave at least half of the budget to the stages that follow.
-            rows = rows[~fooled & (self.left(rows) > self.budget // 2)]
+        self.r = torch.zeros_like(problem.x_0)
+        self.r[rows] = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
+        self.nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
+        self.nearest[rows] = classes.gather(1, order[:, : self.nearest.shape[1]])
+        kept = KEPT * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
+        self.walking = self._walk(rows, lambda rows: self.left(rows) > kept)
+
+    def _end_deepfool(self) -> None:
+        """Where DeepFool was left early and is still nearer to x_0 than the best point, it might have ended there."""
+
+        def is_nearer(rows: Tensor) -> Tensor:
+            return norm(self.r[rows], self.problem.p) < self.problem.best[rows]
+
+        self._walk(self.walking[is_nearer(self.walking)], is_nearer)
+
+    def _walk(self, rows: Tensor, go_on: Callable[[Tensor], Tensor]) -> Tensor:
+        """DeepFool's steps, on the three classes that were nearest at x_0, for as long as `go_on` says.
+
+        Returns the samples that it left on their way.
+        """
+        problem = self.problem
+        left = [rows[:0]]
+        for _ in range(50 if len(rows) else 0):
+            r_hat = (1 + OVERSHOOT) * self.r[rows]
+            rows = rows[~problem.improve(rows, r_hat, problem.look(rows, problem.x_0[rows] + r_hat))]
+            wanted = go_on(rows)
+            left.append(rows[~wanted])
+            rows = rows[wanted]
             if len(rows) == 0:
-                return
-            if turn < 49:
-                r_i, why_not = descend(problem, rows, r[rows], nearest[rows])
-                moving = torch.tensor([not why for why in why_not], device=rows.device)
-                rows = rows[moving]
-                r[rows] += r_i[moving]
+                break
+            r_i, why_not = descend(problem, rows, self.r[rows], self.nearest[rows])
+            moving = torch.tensor([not why for why in why_not], device=rows.device)
+            rows = rows[moving]
+            self.r[rows] += r_i[moving]
+            if len(rows) == 0:
+                break
+        return torch.cat(left)
 
     def _try_classes(self, classes: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
         """Stage 1: a phase for each of the nearest classes of each sample, all of them in one batch."""
@@ -219,35 +257,36 @@ class _Search:
         rank = torch.arange(classes.shape[1], device=rows.device)
         tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
         sample, place = tried.nonzero(as_tuple=True)
-        aim = torch.full_like(self.size, 0.1)
+        aim = torch.full_like(self.problem.best, 0.1)
         if len(sample) == 0:
             return aim
         column = order[sample, place]
         target, y = classes[sample, column], starts[sample, column]
         who = rows[sample]
-        known = (self.adv_label[who] == target) & self.size[who].isfinite()  # DeepFool has a point there already
-        y = torch.where(known[:, None], self.best[who], y)
+        # Where DeepFool has a point already.
+        known = (self.problem.adv_label[who] == target) & self.problem.best[who].isfinite()
+        y = torch.where(known[:, None], self.point(who), y)
         aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
         aim[who] = aims  # one of the tried classes' aims: they differ little
         return aim
 
     def _refine(self, aim: Tensor) -> None:
         """Stage 2: go on from the best point with what is left of the budget."""
-        rows = self.rows[self.size[self.rows].isfinite()]
+        rows = self.found()
         rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
         rows, rounds = rows[rounds > 0], rounds[rounds > 0]
         if len(rows):
-            self._improve(rows, self.best[rows], rounds, self.plan.middle, 0.02, aim=aim[rows])
+            self._improve(rows, self.point(rows), rounds, self.plan.middle, 0.02, aim=aim[rows])
 
     def _restart(self) -> None:
         """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
         rounds = self.plan.kick
         while True:
-            rows = self.rows[self.size[self.rows].isfinite()]
+            rows = self.found()
             rows = rows[self.left(rows) >= 2 * rounds + 1]
             if len(rows) == 0:
                 return
-            r = self.best[rows] - self.problem.x_0[rows]
+            r = self.problem.r[rows]
             kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
             self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, 0.02)
 
@@ -276,8 +315,7 @@ class _Search:
             who, y_a = rows[a], y[a]
             x = problem.x_0[who]
             z, d, w = self._margin(who, y_a, None if target is None else target[a])
-            fooled, size = problem.is_fooled(who, z), norm(y_a - x, p)
-            self._remember(who[fooled], y_a[fooled], z[fooled].argmax(1))
+            fooled, size = problem.improve(who, y_a - x, z), norm(y_a - x, p)
             phase_size[a] = torch.where(fooled, torch.minimum(size, phase_size[a]), phase_size[a])
             ever = phase_size[a].isfinite()
             streak[a] = torch.where(fooled, streak[a] + 1, torch.zeros_like(size))
@@ -295,7 +333,7 @@ class _Search:
             radius = self._radius(
                 y_a, x, phase_size[a], wide * (narrow / wide) ** (done[a] / (rounds[a] - 1).clamp_min(1))
             )
-            radius = torch.where(ever, radius, math.inf)[:, None]
+            radius = torch.where(ever, radius, self._leap(who))[:, None]
             lower, upper = self._walls(who)
             centre = torch.where(ever[:, None], x, y_a)
             moved, _ = project(
@@ -303,9 +341,7 @@ class _Search:
             )
             y[a] = problem.clamp(who, torch.where(moved.isfinite(), moved, y_a))
             done[a] += ever.to(done.dtype)
-        z = problem.look(rows, y)
-        fooled = problem.is_fooled(rows, z)
-        self._remember(rows[fooled], y[fooled], z[fooled].argmax(1))
+        problem.improve(rows, y - problem.x_0[rows], problem.look(rows, y))
         return aim
 
     def _margin(self, rows: Tensor, y: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -315,20 +351,20 @@ class _Search:
         its best rival.
         """
         problem = self.problem
-        tangent = Tangent(problem.f, problem.inputs(rows, y))
-        problem.count(rows, forwards=1, backwards=1)
-        z = tangent.scores
-        label = problem.label[rows]
-        if problem.target is not None:
-            gain = problem.target[rows]
-            loss = z.scatter(1, gain[:, None], -math.inf).argmax(1)
-        else:
+
+        def choose(z: Tensor) -> tuple[Tensor, Tensor]:
+            """The class to raise and the class to lower."""
+            if problem.target is not None:
+                wanted = problem.target[rows]
+                return wanted, z.scatter(1, wanted[:, None], -math.inf).argmax(1)
+            label = problem.label[rows]
             rival = z.scatter(1, label[:, None], -math.inf).argmax(1)
-            gain = rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)
-            loss = label
-        ((_, w),) = tangent.difference_rows(gain[:, None], loss)
+            return (rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)), label
+
+        z, w = problem.look_and_climb(rows, y, lambda _, z: difference(z, *choose(z)))
+        gain, loss = choose(z)
         d = (z.gather(1, gain[:, None]) - z.gather(1, loss[:, None]))[:, 0]
-        return z, torch.nan_to_num(d).to(y.dtype), self._usable(rows, w[:, 0].to(y.dtype))
+        return z, torch.nan_to_num(d).to(y.dtype), w
 
     def _usable(self, rows: Tensor, w: Tensor) -> Tensor:
         """A gradient with its broken entries and the features that must stay set to zero."""
@@ -343,29 +379,19 @@ class _Search:
         return problem.lower[rows], problem.upper[rows]
 
     def _radius(self, y: Tensor, x: Tensor, size: Tensor, share: Tensor) -> Tensor:
-        """Half the side of the cube: a share of the perturbation in linf, of its largest entries in l2, and in l1,
-        where single features move far, of the room that the bounds give."""
+        """Half the side of the cube: a share of the perturbation in linf, of its largest entry in l1, and in l2,
+        where no entry moves nearly as far as all of them together, a smaller one of that."""
         if self.problem.p == math.inf:
             return share * size
         largest = (y - x).abs().amax(1)
-        if self.problem.p == 2:
-            return 0.3 * share * largest
-        lower, upper = self.problem.lower, self.problem.upper
-        if lower is None or upper is None or not bool((upper - lower).isfinite().all()):
-            return share * largest
-        return share * (upper - lower).amax()
+        return (0.3 if self.problem.p == 2 else 1) * share * largest
 
-    def _remember(self, rows: Tensor, y: Tensor, adv_label: Tensor) -> None:
-        """Keep these fooled points where they are smaller than what is known; a sample may stand there repeatedly."""
-        size = norm(y - self.problem.x_0[rows], self.problem.p)
-        # Largest first, so that of several points of one sample the smallest is written last.
-        order = size.argsort(descending=True)
-        rows, y, adv_label, size = rows[order], y[order], adv_label[order], size[order]
-        better = size < self.size[rows]
-        rows, y, adv_label, size = rows[better], y[better], adv_label[better], size[better]
-        last = _last_of_each(rows)
-        rows = rows[last]
-        self.best[rows], self.size[rows], self.adv_label[rows] = y[last], size[last], adv_label[last]
+    def _leap(self, rows: Tensor) -> Tensor:
+        """How far a feature may move at once while nothing has fooled yet."""
+        problem = self.problem
+        if problem.p != 1 or problem.lower is None or problem.upper is None:
+            return torch.full_like(problem.x_0[rows, 0], math.inf)
+        return LEAP * (problem.upper[rows] - problem.lower[rows]).amax(1)
 
     def _search_without_gradients(self, rows: Tensor) -> None:
         problem = self.problem
@@ -379,16 +405,3 @@ class _Search:
 def _places(rows: Tensor, among: Tensor) -> Tensor:
     """Where each of `rows` stands in the sorted index `among`."""
     return torch.searchsorted(among, rows)
-
-
-def _last_of_each(rows: Tensor) -> Tensor:
-    """Positions of the last occurrence of each value.
-
-    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
-    [3, 2]
-    """
-    if len(rows) == 0:
-        return rows
-    values, where = torch.unique(rows, return_inverse=True)
-    position = torch.arange(len(rows), device=rows.device)
-    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)

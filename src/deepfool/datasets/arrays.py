@@ -74,7 +74,10 @@ def from_npz(path: Path) -> Arrays:
     Arrays(dots: 3 samples)
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file.")
+        raise DataError(
+            f"{path}: there is no such file.",
+            hint="relative paths count from the folder that the command is started in.",
+        )
     try:
         # Opened here and not by NumPy, which would leave a broken archive open.
         with path.open("rb") as stream:

@@ -43,7 +43,10 @@ class Folder(Data):
 
     def __init__(self, root: Path, size: int = 224) -> None:
         if not root.is_dir():
-            raise DataError(f"{root}: there is no such folder.")
+            raise DataError(
+                f"{root}: there is no such folder.",
+                hint="relative paths count from the folder that the command is started in.",
+            )
         entries, classes = read_entries(root)
         super().__init__(root.resolve().name, torch.tensor([entry.label for entry in entries]), classes)
         self._root = root

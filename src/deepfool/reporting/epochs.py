@@ -46,8 +46,8 @@ def _draw(figure: Any, tunings: Mapping[str, Sequence[Epoch]]) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
     robustness.set_ylabel(r"$\hat\rho_{\mathrm{adv}}$", parse_math=True)
     error.set_ylabel("test error (%)")
-    if line:
-        robustness.legend()
+    if line:  # above the axes: inside, it would cover one curve or another
+        figure.legend(*robustness.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     if len(tunings) > 1:
         error.legend()
 

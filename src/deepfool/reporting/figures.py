@@ -40,10 +40,14 @@ def draw_figure(runs: Sequence[Run], kind: str, out: str | Path) -> Path:
     if not runs:
         raise InputError("a figure needs at least one run.")
     if len({run.p for run in runs}) > 1:
-        raise InputError("the runs minimise different norms, which do not belong on one axis.")
+        raise InputError(
+            "the runs minimise different norms, which do not belong on one axis.", hint="draw one figure per norm."
+        )
     for run in runs:
         if not run.count:
-            raise RunError(f"{run.folder} has no rows to draw.")
+            raise RunError(
+                f"{run.folder} has no rows to draw.", hint="`deepfool evaluate` with the same --out goes on with it."
+            )
     return save_figure(lambda figure: KINDS[kind](figure, runs), path)
 
 
@@ -127,7 +131,7 @@ def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
 
 def _draw_classes(figure: Any, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
-        raise InputError("the figure of classes takes one run.")
+        raise InputError("the figure of classes takes one run.", hint="draw one figure per run.")
     rows = [row for row in make_classes(runs[0], runs[0].records())["rows"] if row["rho"] is not None]
     if not rows:
         raise RunError("no class has a relative distance.")

@@ -85,7 +85,9 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
 
 
 def _absent(path: str | Path) -> Any:
-    raise DataError(f"{path}: there is no such file.")
+    raise DataError(
+        f"{path}: there is no such file.", hint="relative paths count from the folder that the command is started in."
+    )
 
 
 def name_label(source: Source, label: int) -> str:

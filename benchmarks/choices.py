@@ -1,0 +1,49 @@
+"""What else could make it faster, measured: threads, memory layout, torch.compile."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import deepfool as df
+
+
+def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -> None:
+    """Medians over rounds in turns, as a ratio to the plain run with the given number of threads."""
+    from benchmarks.speed import keep, load_images
+
+    file = work / "choices" / f"{network}.json"
+    if file.exists():
+        return
+    threads = torch.get_num_threads()
+    model, x = load_images(network, 16 if network.startswith("efficientnet") else 64, folder)
+    last = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+    compiled = torch.compile(model, dynamic=True)
+    ways: dict[str, tuple[nn.Module | Callable[[Tensor], Tensor], Tensor, int]] = {
+        "plain": (model, x, threads), "one thread": (model, x, 1), "channels_last": (model, last, threads),
+        "torch.compile": (compiled, x, threads),
+    }  # fmt: skip
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    failed: dict[str, str] = {}
+    for turn in range(rounds + 1):
+        for way, (f, inputs, count) in ways.items():
+            if way in failed:
+                continue
+            torch.set_num_threads(count)
+            start = time.perf_counter()
+            try:
+                df.deepfool(f, inputs, candidates=10 if network.startswith("efficientnet") else "auto")
+            except Exception as error:  # what the page then says is that it does not work, and why
+                failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+                continue
+            if turn:
+                times[way].append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
+    plain = statistics.median(times["plain"])
+    keep(file, {"network": network, "threads": threads, "batch": len(x), "failed": failed,
+                "ratios": {way: statistics.median(t) / plain for way, t in times.items() if t}})  # fmt: skip

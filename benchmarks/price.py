@@ -1,0 +1,44 @@
+"""What leaving classes out costs: `candidates="auto"` against `"all"`, image by image."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import deepfool as df
+
+
+def compare(network: str, images: int, p: float, bounds: tuple[float, float] | None) -> dict[str, Any]:
+    from benchmarks.speed import load_images
+
+    model, x = load_images(network, images, None)
+    found = {
+        kind: df.Adversarial.concatenate(
+            [df.deepfool(model, part, p=p, bounds=bounds, candidates=kind) for part in x.split(200)]
+        )
+        for kind in ("all", "auto")
+    }
+    every, auto = found["all"], found["auto"]
+    size = every.norm.double()
+    same = (auto.r - every.r).flatten(1).double().norm(p=p, dim=1) <= 1e-3 * size
+    return {
+        "network": network, "images": len(x), "norm": "linf" if p == math.inf else f"l{p:g}", "boxed": bool(bounds),
+        "same": same.double().mean().item(), "worst": (auto.norm.double() / size).max().item(),
+        "mean": (auto.norm.double().mean() / size.mean()).item(),
+        "rows": {kind: a.backwards.double().mean().item() for kind, a in found.items()},
+        "forwards": {kind: a.forwards.double().mean().item() for kind, a in found.items()},
+    }  # fmt: skip
+
+
+def measure_price(network: str, images: int, work: Path) -> None:
+    """The paper's l2 case, linf, and l2 inside [0, 1]; kept under `work`."""
+    from benchmarks.speed import keep
+
+    settings: list[tuple[float, tuple[float, float] | None]] = [(2.0, None), (math.inf, None), (2.0, (0, 1))]
+    for p, bounds in settings:
+        file = work / "price" / f"{network}-{p:g}-{'boxed' if bounds else 'free'}.json"
+        if not file.exists():
+            keep(file, compare(network, images, p, bounds))
+            print(f"price, {file.stem}: {json.loads(file.read_text())['same']:.2%} the same", flush=True)

@@ -1,0 +1,65 @@
+"""A guard without a clock: what DeepFool asks of a fixed network, in forward passes and backward rows per sample."""
+
+import pytest
+import torch
+
+from deepfool import deepfool
+from deepfool.attacks import linearization
+from deepfool.datasets import load as load_data
+from deepfool.models import load as load_model
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_model("fc500-mnist"), load_data("mnist-sample").batch(torch.arange(100))
+
+
+def count(model, x, **knobs):
+    """(forward passes, backward rows) per sample as the model sees them; the attack's own count must agree."""
+    seen = []
+    hook = model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    result = deepfool(model, x, **knobs)
+    hook.remove()
+    assert sum(seen) == result.forwards.sum()
+    return result, sum(seen) / len(x), result.backwards.double().mean().item()
+
+
+def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
+    result, forwards, rows = count(*digits, candidates="all")
+    assert rows == 9 * result.iterations.double().mean()
+    assert forwards == 2 * result.iterations.double().mean()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "most_forwards", "most_rows"),
+    [({}, 3.5, 6.9), ({"p": torch.inf}, 3.5, 6.9), ({"bounds": (0, 1)}, 3.8, 7.9)],
+)
+def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most_forwards, most_rows):
+    every, _, _ = count(*digits, candidates="all", **knobs)
+    auto, forwards, rows = count(*digits, **knobs)
+    assert forwards <= most_forwards
+    assert rows <= most_rows
+    torch.testing.assert_close(auto.r, every.r, rtol=1e-3, atol=1e-5)
+    assert torch.equal(auto.adv_label, every.adv_label)
+
+
+def test_what_a_sample_pays_does_not_depend_on_its_batch(digits):
+    model, x = digits
+    together = deepfool(model, x)
+    alone = [deepfool(model, x[i : i + 1]) for i in range(12)]
+    # A batch may take a few more rows for a sample, to keep those of its group together, but never other classes' step.
+    for i, one in enumerate(alone):
+        assert one.backwards[0] <= together.backwards[i]
+        torch.testing.assert_close(one.r[0], together.r[i], rtol=1e-3, atol=1e-5)
+
+
+def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
+    """Class 4 has the lowest score but one, and the nearest boundary: inside the margin, so it has to be looked at."""
+    w = torch.zeros(6, 80)
+    for k, slope in enumerate([0.0, 1.0, 1.0, 1.0, 1.5, 1.0]):
+        w[k, 10 * k] = slope
+    model = torch.nn.Linear(80, 6)
+    model.weight.data, model.bias.data = w, torch.tensor([5.0, 0.5, 0.4, 0.3, 0.2, 0.1])
+    x = torch.zeros(1, 80)
+    assert deepfool(model, x).adv_label == deepfool(model, x, candidates="all").adv_label == 4
+    assert deepfool(model, x, candidates=linearization.FIRST).adv_label == 1
