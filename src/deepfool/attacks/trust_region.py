@@ -28,17 +28,17 @@ from deepfool.attacks.linearization import choose_classes, descend
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent, difference
+from deepfool.jacobian import difference
 from deepfool.norms import check_p, norm, project
 
 OVERSHOOT = 0.02
 """Of the DeepFool run, and how far beyond its linearised boundary each class of stage 1 starts."""
 
-KEPT = 0.8
-"""The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 on
-curved networks above all, its answer is poor and they do better with the passes."""
+KEPT = {2: 0.8, math.inf: 0.8, 1: 1.0}
+"""The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 above
+all, its answer is poor and they do better with the passes."""
 
-LEAP = 0.25
+LEAP = 0.15
 """In l1, how far a single feature may move at once before anything has fooled, as a share of the bounds' width: without
 that, the first steps throw a few pixels from one bound to the other, far outside of what the linear picture knows."""
 
@@ -122,7 +122,9 @@ def smallest(
         check_count(candidates, "candidates")
     if len(x) == 0:
         return Adversarial.empty(x, p)
-    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, linearise=True
+    ) as problem:
         if len(problem.running):
             _Search(problem, budget, candidates, seed).run()
         return problem.result()
@@ -178,8 +180,7 @@ class _Search:
         """
         problem, rows = self.problem, self.rows
         x = problem.x_0[rows]
-        tangent = Tangent(problem.f, problem.inputs(rows, x))
-        problem.count(rows, forwards=1)
+        tangent = problem.open(rows)
         z = tangent.scores
         classes = choose_classes(problem, rows, z, self.candidates)
         gap = (z.gather(1, problem.label[rows, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
@@ -213,7 +214,7 @@ class _Search:
         self.r[rows] = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
         self.nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
         self.nearest[rows] = classes.gather(1, order[:, : self.nearest.shape[1]])
-        kept = KEPT * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
+        kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
         self.walking = self._walk(rows, lambda rows: self.left(rows) > kept)
 
     def _end_deepfool(self) -> None:
@@ -263,9 +264,9 @@ class _Search:
         column = order[sample, place]
         target, y = classes[sample, column], starts[sample, column]
         who = rows[sample]
-        # Where DeepFool has a point already.
-        known = (self.problem.adv_label[who] == target) & self.problem.best[who].isfinite()
-        y = torch.where(known[:, None], self.point(who), y)
+        if self.problem.p != 1:  # from DeepFool's point where it has one; in l1 that has features at their bounds
+            known = (self.problem.adv_label[who] == target) & self.problem.best[who].isfinite()
+            y = torch.where(known[:, None], self.point(who), y)
         aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
         aim[who] = aims  # one of the tried classes' aims: they differ little
         return aim
