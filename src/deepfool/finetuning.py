@@ -5,7 +5,7 @@ is; then 5 epochs at half the learning rate on those images alone, with their tr
 on clean images, and on those of the fast gradient sign method. Where the paper is silent:
 
 - half of which rate: of the mean rate over the last 5 epochs of training. The networks here were trained along a cosine
-  that ends at 0, so that the last rate itself is no measure; half the peak gains no more robustness and costs more
+  that ends at 0, so that the last rate itself is no measure; half the peak gains hardly more robustness and costs more
   test error (docs/finetuning.md has the figures). It stays the same through the extra epochs;
 - a sample that the attack could not fool stays clean, and is counted (`FineTuned.left_clean`);
 - FGSM's eps misclassifies 90 % of the training images, as in the paper's comparison of attacks; its step is taken on

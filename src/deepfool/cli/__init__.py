@@ -59,9 +59,7 @@ _add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
-app.command("train")(train.train_network)
-app.command("reproduce")(reproduce.reproduce_paper)
-app.command("finetune")(finetune.finetune_model)
+_add("reproduce", reproduce.reproduce_paper, "deepfool reproduce --scale default --only table1")
 _add("train", train.train_network, "deepfool train lenet-mnist --epochs 2 --out lenet.safetensors")
 _add(
     "finetune",

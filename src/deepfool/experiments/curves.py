@@ -56,6 +56,8 @@ def _make_row(session: Session, name: str, draw_curves: Callable[[Subject], dict
     if isinstance(subject, str):
         return {**row, "missing": subject}
     sizes = session.scale.sizes[name]
+    if sizes.train == 0:
+        return {**row, "missing": f"not fine-tuned at the scale {session.scale.name}"}
     counts = {
         "train": len(training_pair(session, subject, sizes.train)[1]),
         "judged": min(sizes.judged, len(subject.test)),

@@ -28,7 +28,7 @@ class Sizes:
     timed: int
     """Attacked one after another, for the time per sample."""
     train: int | None = 0
-    """Training images that are perturbed and fine-tuned on; 0 for networks that are not fine-tuned."""
+    """Training images that are perturbed and fine-tuned on; 0 leaves the fine-tuning out."""
     judged: int = 0
     """Test images that rho_adv is measured on after each epoch."""
     retested: int = 0
@@ -67,10 +67,10 @@ SMOKE = Scale(
     name="smoke",
     about="a few of the images that ship with the package, to see that everything runs",
     sizes={
-        "lenet-mnist": Sizes(100, 8, 0, 40, 1, 0, 1, train=24, judged=4, retested=50),
+        "lenet-mnist": Sizes(100, 8, 0, 20, 1, 0, 1, train=16, judged=4, retested=20),
         "fc500-mnist": Sizes(100, 16, 0, 40, 2, 1, 2, train=64, judged=8, retested=50),
-        "nin-cifar10": Sizes(4, 2, 1, 4, 0, 0, 1, train=4, judged=2, retested=4),
-        "lenet-cifar10": Sizes(50, 4, 2, 20, 1, 0, 1, train=8, judged=2, retested=20),
+        "nin-cifar10": Sizes(4, 1, 1, 4, 0, 0, 1),
+        "lenet-cifar10": Sizes(20, 4, 2, 10, 1, 0, 1, train=8, judged=2, retested=10),
         "caffenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
         "googlenet": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
         "efficientnet-lite0": replace(_IMAGENET, tested=1, deepfool=1, pixels=1, fgsm=1, timed=1),
