@@ -5,10 +5,11 @@ norm that is measured) that lies beyond the linearised boundary, inside the box 
 trust region is a cube, so that box and cube together are a box again, and the exact projection of `norms.project`
 serves for every norm. The cube shrinks geometrically; a round costs one forward pass and one backward row.
 
-    DeepFool                                      a first answer, and a start: the result is never larger
+    DeepFool   its first steps: an answer, and a start
     stage 1    the nearest classes, each from its own linearised boundary, a few rounds
     stage 2    the class that came out best, from its best point, the rounds that the budget has left
     stage 3    (large budgets) restarts from the best point with a random half of the perturbation reset
+    DeepFool   to its end where that may still be nearer: the result is not larger than DeepFool's
     fallback   what gradients could not fool is searched for by decisions alone, and flagged
 """
 
