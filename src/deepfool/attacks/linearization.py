@@ -38,8 +38,8 @@ from deepfool.norms import check_p, dual, norm, reach, step
 
 FIRST, AGAIN = 3, 2
 """How many classes "auto" takes gradients for before it looks which others can be nearer: at x_0, and later."""
-SMALL = 32
-"""Up to so many samples go together whatever they lack: a further round would cost more than it saves."""
+SMALL = 8
+"""So many samples at least (if there are) go together, whatever they lack: smaller rounds cost more than they save."""
 WIDE = 64
 """Features from which on "auto" leaves classes out."""
 MARGIN = 1.6
@@ -295,8 +295,9 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
         lacking = need.nonzero()[:, 0]
         if len(lacking) == 0:
             return
-        # Rows are taken for a whole batch at once: the half that lacks the fewest goes first, few samples all at once.
-        few = need[lacking].max() if len(lacking) <= SMALL else need[lacking].median()
+        # Rows are taken for a whole batch at once: those that lack the fewest go first, together with as many as make
+        # the round worth its forward pass.
+        few = need[lacking].sort().values[min(SMALL, len(lacking)) - 1]
         at = lacking[need[lacking] <= few]
         width = int(need[at].max())
         classes = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False).indices
