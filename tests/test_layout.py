@@ -62,6 +62,19 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
+def test_help_is_light():
+    """`deepfool --help` answers before anything heavy is loaded: what takes time is known without a clock."""
+    heavy = "{'torch', 'numpy', 'scipy', 'matplotlib', 'plotly', 'ray', 'jinja2'}"
+    code = (
+        "import sys, atexit\nfrom deepfool.cli import app\n"
+        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)), file=sys.stderr))\n"
+        "app(['--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "evaluate" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
 def test_no_module_hides_behind_a_function_of_its_package():
     for package in SOURCE.rglob("__init__.py"):
         folder = package.parent

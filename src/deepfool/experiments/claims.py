@@ -186,9 +186,18 @@ def gain(curve: Sequence[Mapping[str, Any]], judge: str = "deepfool", epoch: int
     return mean(gains), min(gains), max(gains)
 
 
+def change(share: float) -> str:
+    """A relative change in percent, signed; never -0.
+
+    >>> change(-0.001), change(0.5), change(math.inf)
+    ('+0', '+50', 'unbounded')
+    """
+    return f"{round(100 * share):+d}" if math.isfinite(share) else "unbounded"
+
+
 def _tell_gain(found: tuple[float, float, float]) -> str:
-    middle, low, high = (100 * each for each in found)
-    return f"{middle:+.0f} % ({low:+.0f} to {high:+.0f} over the seeds)"
+    middle, low, high = map(change, found)
+    return f"{middle} % ({low} to {high} over the seeds)"
 
 
 def _judge_rise(results: Results, networks: Sequence[str], published: float) -> list[_Case]:

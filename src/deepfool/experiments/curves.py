@@ -62,6 +62,7 @@ def _make_row(session: Session, name: str, draw_curves: Callable[[Subject], dict
         "train": len(training_pair(session, subject, sizes.train)[1]),
         "judged": min(sizes.judged, len(subject.test)),
         "retested": min(sizes.retested, len(subject.test)),
+        "batch": sizes.batch,
     }
     return {**row, "missing": None, **counts, "space": subject.space, "curves": draw_curves(subject)}
 

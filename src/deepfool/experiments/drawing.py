@@ -24,7 +24,7 @@ _STYLE = {
 }  # fmt: skip
 
 BLUE, ORANGE, GREEN, PINK = PALETTE[:4]
-STRATEGY_NAMES = {"deepfool": "DeepFool", "fgsm": "fast gradient sign", "clean": "clean images"}
+STRATEGY_NAMES = {"deepfool": "DeepFool", "fgsm": "FGSM", "clean": "clean"}
 
 
 def draw_all(results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, list[str]]:
@@ -129,8 +129,8 @@ def _plot(figure: Any, title: str, lines: Sequence[tuple[str, np.ndarray[Any, An
         axes.fill_between(epochs, values.min(0), values.max(0), color=PALETTE[i], alpha=0.2, linewidth=0)
     axes.set(xlabel="extra epochs", ylabel=label, title=title)
     axes.set_xticks(np.arange(max(values.shape[1] for _, values in lines)))
-    axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.set_ylim(0, 1.3 * np.nanmax([values.max() for _, values in lines]))  # room for the legend
+    axes.legend(loc="upper center", ncols=len(lines), fontsize=8, handlelength=2.4, columnspacing=1.2)
 
 
 # Figures 2 to 5: the geometry.
@@ -166,16 +166,16 @@ def draw_figure_3(result: Mapping[str, Any], folder: Path) -> list[str]:
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot(projection="3d")
-        span = np.linspace(-1.2, 1.9, 21)
-        grid_x, grid_y = np.meshgrid(span, span)
+        grid_x, grid_y = np.meshgrid(np.linspace(-0.4, 2.1, 21), np.linspace(-0.4, 2.1, 21))
         axes.plot_wireframe(
             grid_x, grid_y, _scores(geometry.Bowl(), grid_x, grid_y)[..., 0], color="0.55", linewidth=0.4
         )
         value, slope = geometry.linearize(geometry.Bowl(), list(points[0]))
         height, (a, b) = float(value[0]), slope[0].tolist()
         tangent = height + a * (grid_x - points[0][0]) + b * (grid_y - points[0][1])
+        tangent[(tangent < -1.5) | (tangent > 3.2)] = np.nan
         axes.plot_surface(grid_x, grid_y, tangent, color=GREEN, alpha=0.25, linewidth=0)
-        on_line = np.array([points[1] + t * np.array([-b, a]) / np.hypot(a, b) for t in (-1.6, 1.2)])
+        on_line = np.array([points[1] + t * np.array([-b, a]) / np.hypot(a, b) for t in (-0.9, 0.9)])
         axes.plot(on_line[:, 0], on_line[:, 1], [0, 0], color=ORANGE, linewidth=2, label="the tangent plane is 0")
         axes.contour(grid_x, grid_y, _scores(geometry.Bowl(), grid_x, grid_y)[..., 0], levels=[0], colors=[BLUE],
                      linewidths=2, offset=0)  # fmt: skip
@@ -185,10 +185,10 @@ def draw_figure_3(result: Mapping[str, Any], folder: Path) -> list[str]:
         for i, point in enumerate(points[:2]):
             axes.text(point[0] - 0.16, point[1] - 0.2, 0.08, f"$x_{i}$")
         axes.plot([], [], color=BLUE, linewidth=2, label=r"$\mathcal{F}$: $f(x) = 0$")
-        axes.set(xlabel="$x^{(1)}$", ylabel="$x^{(2)}$", zlim=(-1.6, 1.6), zlabel="$f$")
+        axes.set(xlabel="$x^{(1)}$", ylabel="$x^{(2)}$", zlim=(-1.5, 3.2), zlabel="$f$")
         axes.view_init(28, -64)
         axes.legend(loc="upper left")
-        axes.set_title(f"{len(points) - 1} iterations until the sign changes")
+        axes.set_title(f"{len(points) - 1} iterations to the boundary")
 
     return [_save(folder / "figure3.svg", (5.2, 4.2), draw)]
 
@@ -209,7 +209,7 @@ def draw_figure_4(result: Mapping[str, Any], folder: Path) -> list[str]:
         axes.set_title(rf"$\hat l(x_0)$ = {found['nearest'] + 1}, distance {found['distance']:.3f}")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
-    return [_save(folder / "figure4.svg", (4.4, 3.9), draw)]
+    return [_save(folder / "figure4.svg", (5.0, 3.6), draw)]
 
 
 def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
@@ -217,17 +217,17 @@ def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
     points = [np.array(point) for point in result["figure5"]["points"]]
 
     def draw(figure: Any) -> None:
-        axes = _plane(figure, (-1.7, 2.0), (-1.6, 2.0))
+        axes = _plane(figure, (-2.2, 2.2), (-2.0, 2.0))
         _polyhedron(axes, geometry.Curved(), list(points[0]), affine_only=False)
         for i, (a, b) in enumerate(pairwise(points)):
             _arrow(axes, a, b, "black")
             if i < 2:
-                _point(axes, b, f"$x_{i + 1}$", (6, 5 if i else -11))
+                _point(axes, b, f"$x_{i + 1}$", (6, -4))
         _point(axes, points[0], "$x_0$", (-13, 3))
-        axes.set_title(f"{len(points) - 1} iterations until the label changes")
+        axes.set_title(f"{len(points) - 1} iterations to the boundary")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
-    return [_save(folder / "figure5.svg", (4.4, 3.9), draw)]
+    return [_save(folder / "figure5.svg", (5.0, 3.6), draw)]
 
 
 def _plane(figure: Any, across: tuple[float, float], up: tuple[float, float]) -> Any:

@@ -5,6 +5,7 @@ The points are what `affine` and `deepfool` return; iterates are the answers to 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from deepfool.experiments.session import Session
 
 MOST = 6
 """Iterates to look for; these classifiers need fewer."""
+NEAR = 0.01
+"""A step shorter than this cannot be seen; without overshoot the last ones approach the boundary and never cross it."""
 
 LINE = torch.tensor([1.0, 0.6]), torch.tensor(-0.7)
 """Figure 2: w and b of f(x) = w . x + b."""
@@ -27,34 +30,35 @@ FROM_PLANES = (0.15, -0.1)
 
 
 class Bowl(nn.Module):
-    """Figure 3: one score with a curved zero level, f(x) = 0.35 x1^2 + 0.25 x2^2 + 0.4 x1 - 1.
+    """Figure 3: one score with a curved zero level, f(x) = 0.1 (x1^2 + 0.7 x2^2)^2 + 0.25 x1 - 0.6.
 
-    >>> Bowl()(torch.zeros(1, 2))
-    tensor([[-1.]])
+    >>> Bowl()(torch.tensor([[2.0, 0.0]]))
+    tensor([[1.5000]])
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return (0.35 * x[:, 0] ** 2 + 0.25 * x[:, 1] ** 2 + 0.4 * x[:, 0] - 1)[:, None]
+        return (0.1 * (x[:, 0] ** 2 + 0.7 * x[:, 1] ** 2) ** 2 + 0.25 * x[:, 0] - 0.6)[:, None]
 
 
-FROM_BOWL = (1.7, 1.5)
+FROM_BOWL = (1.8, 1.8)
 
 
 class Curved(nn.Module):
     """Figure 5: the four classes of Figure 4, bent.
 
-    >>> Curved()(torch.tensor([FROM_PLANES])).argmax().item()
+    >>> Curved()(torch.tensor([FROM_CURVED])).argmax().item()
     3
     """
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = PLANES
-        bent = -0.25 * torch.stack([x[:, 1] ** 2 + x[:, 0] ** 2, x[:, 0] ** 2, x[:, 0] ** 2, 0 * x[:, 0]], dim=1)
-        found: Tensor = x @ weight.to(x).T + bias.to(x) + bent
+        across, up = x[:, 0], x[:, 1]
+        bends = [0.4 * (up - 0.4) ** 2, 0.2 * across**2, 0.3 * ((across + 0.3) ** 2 + up**2), 0 * up]
+        found: Tensor = x @ weight.to(x).T + bias.to(x) - torch.stack(bends, dim=1)
         return found
 
 
-FROM_CURVED = (0.15, -0.1)
+FROM_CURVED = (-0.6, -0.2)
 
 
 def make(session: Session) -> dict[str, Any]:
@@ -74,18 +78,18 @@ def make(session: Session) -> dict[str, Any]:
 
 
 def follow(model: nn.Module, start: tuple[float, float]) -> list[list[float]]:
-    """x_0, x_1, ... up to the point where the label changes, without overshoot, in float64.
+    """x_0, x_1, ... up to the boundary, without overshoot, in float64.
 
     >>> points = follow(Bowl(), FROM_BOWL)
-    >>> 3 <= len(points) <= 8, round(Bowl()(torch.tensor([points[-1]])).item(), 3)
-    (True, 0.0)
+    >>> len(points), round(Bowl()(torch.tensor([points[-1]])).item(), 2)
+    (6, 0.0)
     """
     x_0 = torch.tensor([start], dtype=torch.float64)
     points = [list(start)]
     for steps in range(1, MOST + 1):
         found = deepfool(model, x_0, max_iter=steps, overshoot=0.0)
         points.append(found.x[0].tolist())
-        if bool(found.fooled[0]):
+        if bool(found.fooled[0]) or math.dist(*points[-2:]) < NEAR:
             break
     return points
 

@@ -122,8 +122,9 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     "figure6": (
         "Figure 6: robustness after extra epochs",
         "ρ, estimated by DeepFool, after fine-tuning on images perturbed by DeepFool, by FGSM, or not at all. The "
-        "learning rate is half of that of the training. Lines are means over the seeds, bands go from the lowest to "
-        "the highest. The paper prints no numbers; its text says +50 % for the MNIST networks and about +40 % for NIN.",
+        "learning rate is half of that at the end of the training. Lines are means over the seeds, bands go from the "
+        "lowest to the highest. The paper prints no numbers; its text says +50 % for the MNIST networks and about "
+        "+40 % for NIN.",
         "figure6",
     ),
     "figure7": (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepfool.experiments.claims import compare_lbfgs, last_error
+from deepfool.experiments.claims import change, compare_lbfgs, last_error
 from deepfool.experiments.paper import CLASSIFIERS
 
 DASH = "–"
@@ -247,16 +247,28 @@ def tabulate_gains(result: Mapping[str, Any], experiment: str) -> Table:
                 epochs = len(curve[0]["epochs"])
                 means = [_mean([one["epochs"][i]["rho"][judge] for one in curve]) for i in range(epochs)]
                 spread = _spread([one["epochs"][-1]["rho"][judge] for one in curve])
-                change = DASH if not means[0] or means[-1] is None else f"{100 * (means[-1] / means[0] - 1):+.0f} %"
+                grown = DASH if not means[0] or means[-1] is None else f"{change(means[-1] / means[0] - 1)} %"
                 title = f"{row['name']}, {_CURVES.get(name, f'α = {name}')}"
                 title += f", judged by {_CURVES[judge]}" if experiment == "figure9" else ""
                 counts = f"{row['judged']:,}, {row['train']:,}, {len(curve)}"
-                lines.append(Line(title, (*(number(each, 3) for each in means), spread, change, counts)))
+                lines.append(Line(title, (*(number(each, 3) for each in means), spread, grown, counts)))
     return Table(
         "ρ after each extra epoch, mean over the seeds",
         ("", *(f"epoch {i}" for i in range(epochs)), "last, over the seeds", "change", "n judged, trained on, seeds"),
         lines,
+        _tell_rates(result),
     )
+
+
+def _tell_rates(result: Mapping[str, Any]) -> str:
+    """The learning rates, and the batches where they are not the recipe's."""
+    told = []
+    for row in result["rows"]:
+        if not row["missing"]:
+            rate = next(iter(row["curves"].values()))[0]["learning_rate"]
+            batch = f" in batches of {row['batch']}" if row.get("batch") else ""
+            told.append(f"{row['name']} {number(rate)}{batch}")
+    return f"Learning rates: {', '.join(told)}." if told else ""
 
 
 _CURVES = {"deepfool": "DeepFool", "fgsm": "FGSM", "clean": "clean"}
