@@ -74,7 +74,8 @@ def test_lbfgs_is_compared_on_the_same_samples():
     better = verdict("lbfgs", table1=[row(lbfgs={"ratios": [0.15, 0.15]}, thorough={"ratios": [0.1]})])
     assert better.verdict == FAILS
     assert "L-BFGS 0.15 on the same 2" in better.found
-    assert "thorough L-BFGS 0.1 against 0.2 on 1" in better.found
+    assert "against a thorough L-BFGS 0.2 and 0.1 on 1" in better.found
+    assert verdict("lbfgs", table1=[row(thorough={"ratios": [0.1]})]).verdict == PARTLY
 
 
 def test_speed():
@@ -154,6 +155,8 @@ def test_the_tables_put_ratio_and_order_beside():
     methods = tabulate_methods({"rows": [row()]})
     assert len(methods.lines[0].cells) == len(methods.headers) - 1
     assert compare_order(row(lbfgs={"ratios": [0.1]})) == "L-BFGS < DeepFool < FGSM"
+    both = tabulate_methods({"rows": [row(thorough={"ratios": [0.1]})]}).lines[0].cells[-1]
+    assert both == "as in the paper; thorough: L-BFGS < DeepFool < FGSM"
 
 
 def test_within_a_factor_of_one_and_a_half():
