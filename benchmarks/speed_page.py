@@ -24,13 +24,13 @@ because they take minutes for all of them, and are compared per image.
 NORMS = """
 ## Why the norms differ
 
-Without bounds all follow the same steps, but the peers apply the overshoot to every step and linearise beyond the
-boundary, so that only the last step is overshot; the paper multiplies the whole perturbation by 1.02, and so does
-`deepfool`. Where several steps are needed that makes up to 2 %. `tighten=True` takes it back.
+Without bounds, `deepfool` linearises at x_0 + sum of r_i and returns x_0 + 1.02 times that sum, as the paper has it.
+adv-lib and torchattacks overshoot each step; foolbox overshoots the sum; all three linearise at the overshot point. The
+differences are small; which of these makes them has not been taken apart. `tighten=True` searches back
+along the ray.
 
-Inside [0, 1] the peers clip each step, which falls short of the boundary and makes them take several times as many
-steps, with a fresh linearisation each; `deepfool` takes the step that is exact inside the box, arrives at once, and
-from farther away.
+Inside [0, 1] adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more steps,
+each with a fresh linearisation. `deepfool` takes steps that are exact in the box, needs fewer, and ends farther out.
 """
 
 
