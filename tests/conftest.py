@@ -4,6 +4,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.browsing import browser, watch
+
+__all__ = ["browser", "watch"]
+
 settings.register_profile("deepfool", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("deepfool")
 torch.set_num_threads(1)  # the networks here are small: threads would wait for each other

@@ -1,11 +1,8 @@
-"""One smoke reproduction for all tests here, and the browser of the report's tests."""
+"""One smoke reproduction for all tests here."""
 
 import pytest
 
 from deepfool.experiments import reproduce
-from tests.reporting.conftest import browser, watch
-
-__all__ = ["browser", "watch"]
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-KNOBS = {"overshoot": 0.02, "max_iter": 50, "candidates": None, "bounds": None, "target": None, "mask": None}
+KNOBS = {"overshoot": 0.02, "max_iter": 50, "candidates": "auto", "bounds": None, "target": None, "mask": None}
 
 
 def simulate(folder, n=200, *, classes=10, names=None, censored=0, p=2.0, seed=0, model="made.up.Model", **manifest):

@@ -33,7 +33,7 @@ from deepfool.attacks.arguments import (
 from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
-from deepfool.jacobian import Tangent
+from deepfool.jacobian import Tangent, sketch_slopes
 from deepfool.norms import check_p, dual, norm, reach, step
 
 FIRST, AGAIN = 3, 2
@@ -44,6 +44,12 @@ WIDE = 64
 """Features from which on "auto" leaves classes out."""
 MARGIN = 1.6
 """By how much the slope of a class that was not looked at may exceed the steepest seen for the same sample."""
+MANY, DRAWS, TRUST = 50, 8, 1.6
+"""From so many classes on the slopes of all are estimated at x_0 (`sketch_slopes`), from so many draws; the true slope
+may exceed its estimate by TRUST, about two and a half deviations."""
+AT_ONCE, MOST = 8, 24
+"""Of many classes so many are looked at before the bar is lowered to what they showed, and so many in all at one point:
+where the estimates leave more, those that look nearest are taken."""
 
 
 def deepfool(
@@ -258,6 +264,8 @@ class Slopes:
 
     known: Tensor
     """(n, c): ||w'_k||_q, NaN where class k was never looked at."""
+    sketched: Tensor | None = None
+    """(n, c): estimates of ||w'_k||_2 at x_0, where there are many classes."""
 
     @staticmethod
     def unknown(problem: Problem) -> Slopes:
@@ -266,9 +274,26 @@ class Slopes:
     def guess(self, rows: Tensor) -> Tensor:
         """(k, c): the last slope of each class, or the steepest known one of the sample (1 if none is)."""
         known = self.known[rows]
-        steepest = torch.nan_to_num(known, 0.0, 0.0).amax(1, keepdim=True)
-        steepest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
-        return torch.where(known.isfinite() & (known > 0), known, steepest)
+        rest = self._scaled(rows)
+        if rest is None:
+            steepest = torch.nan_to_num(known, 0.0, 0.0).amax(1, keepdim=True)
+            rest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
+        return torch.where(known.isfinite() & (known > 0), known, rest)
+
+    def limit(self, rows: Tensor) -> Tensor:
+        """(k, c): how steep the classes that were not looked at can be."""
+        rest = self._scaled(rows)
+        if rest is not None:
+            return TRUST * rest
+        return MARGIN * torch.nan_to_num(self.known[rows], 0.0, 0.0).amax(1, keepdim=True)
+
+    def _scaled(self, rows: Tensor) -> Tensor | None:
+        """The estimates, brought to the norm and to the place of the slopes that are known."""
+        if self.sketched is None:
+            return None
+        estimate = self.sketched[rows].clamp_min(torch.finfo(self.sketched.dtype).tiny)
+        scale = (self.known[rows] / estimate).nanmedian(1, keepdim=True).values
+        return estimate * torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, tangent: Tangent) -> None:
@@ -282,26 +307,38 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
     own = problem.label[rows, None]
     gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
     fresh = bool(slopes.known[rows].isnan().all())
+    if fresh and problem.classes >= MANY:
+        slopes.sketched = _sketch(problem)
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = everyone
     seen = torch.zeros_like(gap, dtype=torch.bool)
     while True:
         slopes.known[rows[at, None], classes] = linear.consider(at, classes, tangent)
         seen[at[:, None], classes] = True
-        steepest = torch.nan_to_num(slopes.known[rows], 0.0, 0.0).amax(1)
-        bar = torch.where(linear.nearest.isfinite(), MARGIN * steepest * linear.nearest, math.inf)
-        open_ = (gap < bar[:, None]) & ~seen
+        bar = torch.where(linear.nearest.isfinite()[:, None], slopes.limit(rows) * linear.nearest[:, None], math.inf)
+        open_ = (gap < bar) & ~seen
+        if slopes.sketched is not None:
+            open_ &= seen.sum(1, keepdim=True) < MOST
         need = open_.sum(1)
         lacking = need.nonzero()[:, 0]
         if len(lacking) == 0:
             return
         # Rows are taken for a whole batch at once: those that lack the fewest go first, together with as many as make
         # the round worth its forward pass.
-        few = need[lacking].sort().values[min(SMALL, len(lacking)) - 1]
-        at = lacking[need[lacking] <= few]
-        width = int(need[at].max())
-        classes = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False).indices
+        few = need[lacking].clamp_max(AT_ONCE).sort().values[min(SMALL, len(lacking)) - 1]
+        at = lacking[need[lacking].clamp_max(AT_ONCE) <= few]
+        width = min(int(need[at].max()), AT_ONCE)
+        near = torch.where(open_[at], gap[at] / slopes.guess(rows[at]), math.inf)
+        classes = near.topk(width, dim=1, largest=False).indices
         tangent = problem.tangent(rows[at], linear.x_i[at])
+
+
+def _sketch(problem: Problem) -> Tensor | None:
+    """Estimates of all slopes at x_0, for all samples. Each draw counts as a forward pass and a backward row."""
+    everyone = torch.arange(len(problem.x_0), device=problem.x_0.device)
+    slopes = sketch_slopes(problem.f, problem.inputs(everyone, problem.x_0), problem.label, DRAWS)
+    problem.count(everyone, forwards=DRAWS, backwards=DRAWS)
+    return None if slopes is None else slopes.to(problem.x_0.dtype)
 
 
 def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: Candidates) -> Tensor:

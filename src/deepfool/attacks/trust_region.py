@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
+from deepfool.attacks.arguments import Bounds, Candidates, Labels, check_count, check_inputs
 from deepfool.attacks.decision_search import search_by_decisions
-from deepfool.attacks.linearization import choose_classes, descend
+from deepfool.attacks.linearization import Slopes, choose_classes, descend
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
 from deepfool.jacobian import difference
-from deepfool.norms import check_p, norm, project
+from deepfool.norms import check_p, dual, norm, project
 
 OVERSHOOT = 0.02
 """Of the DeepFool run, and how far beyond its linearised boundary each class of stage 1 starts."""
@@ -146,6 +146,7 @@ class _Search:
         problem, rows = self.problem, self.rows
         classes, starts, sizes = self._linearise_inputs()
         aim = self._try_classes(classes, starts, sizes)
+        self._end_deepfool(rows[~problem.best[rows].isfinite()])
         unfooled = rows[~problem.best[rows].isfinite()]
         if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
             at = _places(unfooled, rows)
@@ -155,7 +156,7 @@ class _Search:
         self._refine(aim)
         if self.plan.kick:
             self._restart()
-        self._end_deepfool()
+        self._end_deepfool(rows)
         found = problem.best[rows].isfinite()
         problem.iterations[rows[found]] = problem.backwards[rows[found]]
         lost = rows[~found]
@@ -190,10 +191,12 @@ class _Search:
         leap = self._leap(rows)[:, None]
         near = torch.maximum(lower, x - leap), torch.minimum(upper, x + leap)
         starts, steps, sizes = [], [], []
+        self.slopes = Slopes.unknown(problem)
         for columns, w in tangent.difference_rows(classes, problem.label[rows]):
             problem.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w_k = self._usable(rows, w[:, j].to(x.dtype))
+                self.slopes.known[rows, classes[:, k]] = norm(w_k, dual(problem.p))
                 height = (w_k * x).sum(1)
                 y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, problem.p)
                 exact, possible = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
@@ -218,16 +221,18 @@ class _Search:
         kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
         self.walking = self._walk(rows, lambda rows: self.left(rows) > kept)
 
-    def _end_deepfool(self) -> None:
+    def _end_deepfool(self, rows: Tensor) -> None:
         """Where DeepFool was left early and is still nearer to x_0 than the best point, it might have ended there."""
 
         def is_nearer(rows: Tensor) -> Tensor:
             return norm(self.r[rows], self.problem.p) < self.problem.best[rows]
 
-        self._walk(self.walking[is_nearer(self.walking)], is_nearer)
+        open_ = self.walking[torch.isin(self.walking, rows)]
+        left = self._walk(open_[is_nearer(open_)], is_nearer)
+        self.walking = torch.cat([self.walking[~torch.isin(self.walking, rows)], left])
 
     def _walk(self, rows: Tensor, go_on: Callable[[Tensor], Tensor]) -> Tensor:
-        """DeepFool's steps, on the three classes that were nearest at x_0, for as long as `go_on` says.
+        """DeepFool's steps, for as long as `go_on` says; of very many classes, on the three that were nearest at x_0.
 
         Returns the samples that it left on their way.
         """
@@ -241,7 +246,8 @@ class _Search:
             rows = rows[wanted]
             if len(rows) == 0:
                 break
-            r_i, why_not = descend(problem, rows, self.r[rows], self.nearest[rows])
+            considered: Candidates | Tensor = "auto" if self.candidates is None else self.nearest[rows]
+            r_i, why_not = descend(problem, rows, self.r[rows], considered, self.slopes)
             moving = torch.tensor([not why for why in why_not], device=rows.device)
             rows = rows[moving]
             self.r[rows] += r_i[moving]
