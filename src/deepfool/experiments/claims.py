@@ -26,6 +26,22 @@ FEW_ITERATIONS = 3
 ABOUT = 0.5
 """A gain counts as about the paper's when it is at least this share of it."""
 
+RULES: Mapping[str, str] = {
+    "fgsm": f"between {ABOUT_FIVE[0]:g} and {ABOUT_FIVE[1]:g} times, for each network",
+    "lbfgs": "not larger on the same samples, for each network and both settings of L-BFGS",
+    "faster": f"at least {MUCH:g} times as fast, for each network",
+    "iterations": f"fewer than {FEW_ITERATIONS} on average, for each network",
+    "linf": "smaller, for each network",
+    "mnist": "at least half of it after the last epoch, for each network",
+    "nin": "at least half of it after the last epoch",
+    "lowers": "lower after the last epoch than before, for one network",
+    "magnified": "lower with each larger alpha after the last epoch, for each network",
+    "accuracy": "after FGSM above the error before, after DeepFool not above that nor clean, for each network",
+    "misjudges": "FGSM sees a larger gain than DeepFool after the last epoch, for each network",
+}
+"""What counts as holding. The thresholds were set before the default scale was first run; that both settings of L-BFGS
+count was decided afterwards, when the order was seen to depend on the setting."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -36,6 +52,8 @@ class Verdict:
     verdict: str
     found: str
     """The numbers, network by network."""
+    rule: str
+    """What counted as holding."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +75,10 @@ def judge_all(results: Results) -> list[Verdict]:
 
 def _judge(key: str, cases: Sequence[_Case]) -> Verdict:
     if not cases:
-        return Verdict(key, STATEMENTS[key], UNKNOWN, "No result to judge it by.")
+        return Verdict(key, STATEMENTS[key], UNKNOWN, "No result to judge it by.", RULES[key])
     good = sum(case.holds for case in cases)
     verdict = HOLDS if good == len(cases) else PARTLY if good else FAILS
-    return Verdict(key, STATEMENTS[key], verdict, "; ".join(case.text for case in cases) + ".")
+    return Verdict(key, STATEMENTS[key], verdict, "; ".join(case.text for case in cases) + ".", RULES[key])
 
 
 def _judge_can(cases: Sequence[_Case]) -> Sequence[_Case]:
