@@ -70,7 +70,8 @@ def measure(
     for part in x.split(batch):
         label = model(part).argmax(1)
         start = time.perf_counter()
-        y = attack(counter, part, label).detach()
+        with counter.watching():
+            y = attack(counter, part, label).detach()
         seconds += time.perf_counter() - start
         y = torch.nan_to_num(y).clamp(0, 1)
         with torch.no_grad():
@@ -84,14 +85,16 @@ def measure(
     }  # fmt: skip
 
 
-def run_network(name: str, images: int, batch: int, work: Path, folder: str | None, skip: str) -> None:
+def run_network(
+    name: str, images: int, batch: int, work: Path, folder: str | None, norms: list[str], skip: str
+) -> None:
     torch.manual_seed(0)
     model = df.models.load(name)
     many = name == "efficientnet-lite0"
     spec = f"folder:{folder}" if many else name.split("-")[1]
     data = df.datasets.load(spec, size=224 if many else None)
     x = data.batch(torch.arange(min(images, len(data))))
-    for p in model_norms(many):
+    for p in (each for each in model_norms(many) if each in norms):
         for label, attack in plan(NORMS[p], many):
             file = work / name / p / f"{label.replace(' ', '_')}.json"
             if file.exists() or (skip and re.search(skip, label)):
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--folder", help="labelled ImageNet images, for efficientnet-lite0")
+    parser.add_argument("--norms", nargs="*", choices=list(NORMS), default=list(NORMS))
     parser.add_argument("--skip", default="", help="leave out attacks whose name this regular expression finds")
     parser.add_argument("--work", type=Path, default=Path("benchmarks/results"), help="where results are kept")
     parser.add_argument("--threads", type=int, default=2)
@@ -121,7 +125,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.networks:
-        run_network(name, arguments.images, arguments.batch, arguments.work, arguments.folder, arguments.skip)
+        run_network(
+            name, arguments.images, arguments.batch, arguments.work, arguments.folder, arguments.norms, arguments.skip
+        )
     from benchmarks.tables import write_attacks
 
     write_attacks(arguments.work, arguments.out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,9 +22,7 @@ class _Counted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # A batched backward pass shows up once, with its rows hidden in the batch dimension: count those, too.
-        hidden = torch._C._functorch.get_unwrapped(grad) if torch._C._functorch.is_batchedtensor(grad) else grad
-        ctx.counter.backwards += hidden.numel() // max(1, grad[0].numel())
+        ctx.counter.backwards += len(grad)
         return grad, None
 
 
@@ -38,3 +38,20 @@ class Counter(nn.Module):
         self.forwards += len(x)
         scores: Tensor = self.model(_Counted.apply(x, self))
         return scores
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A backward pass for many rows at once shows up only once on its way: count the others where it is called."""
+        plain = torch.autograd.grad
+
+        def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *rest: Any, **more: Any) -> Any:
+            if more.get("is_grads_batched"):
+                seeds = grad_outputs if isinstance(grad_outputs, Tensor) else grad_outputs[0]
+                self.backwards += (seeds.shape[0] - 1) * seeds.shape[1]
+            return plain(outputs, inputs, grad_outputs, *rest, **more)
+
+        torch.autograd.grad = grad
+        try:
+            yield
+        finally:
+            torch.autograd.grad = plain
