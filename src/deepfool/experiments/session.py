@@ -98,12 +98,17 @@ class Session:
         return self.out / "runs" / f"{name}-{key}"
 
     def keep(self, experiment: str, result: Mapping[str, Any], seconds: float) -> None:
-        """File the result of an experiment."""
+        """File the result of an experiment; one that is there already and the same stays, with its date and seconds."""
+        path = self.out / "results" / f"{experiment}.json"
+        if path.exists():
+            filed = json.loads(path.read_text("utf-8"))
+            if {key: filed.get(key) for key in result} == json.loads(json.dumps(result)):
+                return
         about = {
             "experiment": experiment, "scale": self.scale.name, "made": manifests.now(), "seconds": round(seconds, 1),
             "provenance": describe_machine(), "engine": self.engine,
         }  # fmt: skip
-        write_json(self.out / "results" / f"{experiment}.json", {**about, **result})
+        write_json(path, {**about, **result})
 
 
 def describe_machine() -> dict[str, Any]:
