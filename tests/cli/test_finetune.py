@@ -14,6 +14,7 @@ from deepfool.cli.finetune import make_remarks
 from deepfool.datasets import load
 from deepfool.finetuning import Epoch, FineTuned
 from deepfool.models.cards import read_card
+from tests.cli.test_train import listen_to_control_c
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def start(folder, *words):
     environment = os.environ | {"DEEPFOOL_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     return subprocess.Popen(
         [sys.executable, "-m", "deepfool", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=listen_to_control_c,
     )  # fmt: skip
 
 

@@ -31,8 +31,14 @@ def start(folder, digits, *options):
     command = [sys.executable, "-m", "deepfool", "train", "fc500-mnist", "--data", f"npz:{digits}", "--threads", "1"]
     environment = os.environ | {"DEEPFOOL_HOME": str(folder / "home")}
     return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        preexec_fn=listen_to_control_c,
+    )  # fmt: skip
+
+
+def listen_to_control_c():
+    """Tests that are run in the background of a shell have it ignored, and hand that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process):
