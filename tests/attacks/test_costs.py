@@ -63,3 +63,18 @@ def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
     x = torch.zeros(1, 80)
     assert deepfool(model, x).adv_label == deepfool(model, x, candidates="all").adv_label == 4
     assert deepfool(model, x, candidates=linearization.FIRST).adv_label == 1
+
+
+@pytest.mark.parametrize("p", [2, torch.inf])
+def test_of_many_classes_few_are_looked_at(p):
+    """The slopes of 300 classes are estimated first; the first step is still that of all of them."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(100, 64), torch.nn.Tanh(), torch.nn.Linear(64, 300))
+    x = torch.randn(40, 100)
+    every, auto = (deepfool(model, x, p=p, candidates=c, max_iter=1, overshoot=0.0) for c in ("all", "auto"))
+    same = (every.r - auto.r).norm(dim=1) <= 1e-4 * every.r.norm(dim=1)
+    assert same.float().mean() >= 0.97
+    assert every.backwards.max() == 299
+    assert auto.backwards.max() <= linearization.MOST + linearization.AT_ONCE + linearization.DRAWS
+    alone = deepfool(model, x[3:4], p=p, max_iter=1, overshoot=0.0)
+    torch.testing.assert_close(alone.r[0], auto.r[3])

@@ -1,0 +1,75 @@
+"""A thousand classes: is the first step that of all classes, and what does it cost? `--help` tells the options.
+
+    python -m benchmarks.many_classes FOLDER_OF_IMAGENET_IMAGES
+
+The slopes of all classes are estimated by a few forward-mode products (`deepfool.jacobian.sketch_slopes`), and
+gradients are taken for those that can be nearest. Here the first step is compared with that of the full Jacobian, image
+by image, and the time of a whole run with that of the ten best-scored classes, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import deepfool as df
+
+
+def first_step(model: nn.Module, x: Tensor, candidates: str) -> Tensor:
+    return df.deepfool(model, x, candidates=candidates, max_iter=1, overshoot=0.0).r.flatten(1)
+
+
+def compare_steps(model: nn.Module, x: Tensor, file: Path) -> list[bool]:
+    """Whether the first steps agree; kept in `file`, so that a run that was stopped goes on."""
+    same: list[bool] = json.loads(file.read_text()) if file.exists() else []
+    for i in range(len(same), len(x)):
+        ours, full = (first_step(model, x[i : i + 1], candidates) for candidates in ("auto", "all"))
+        same.append(bool((ours - full).norm() <= 1e-3 * full.norm()))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(same))
+        print(f"{sum(same)} of {len(same)} first steps are those of all classes", flush=True)
+    return same
+
+
+def time_runs(model: nn.Module, x: Tensor, rounds: int) -> float:
+    """How many times as long all classes take as the ten best-scored ones; the median over the rounds."""
+    ratios = []
+    for _ in range(rounds):
+        seconds = []
+        for candidates in (10, "auto"):
+            start = time.perf_counter()
+            df.deepfool(model, x, candidates=candidates)
+            seconds.append(time.perf_counter() - start)
+        ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="ImageNet images")
+    parser.add_argument("--images", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/many-classes"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = df.models.load("efficientnet-lite0")
+    data = df.datasets.load(f"folder:{arguments.folder}", size=224)
+    x = data.batch(torch.linspace(0, len(data) - 1, arguments.images).long())
+    if arguments.rounds:
+        ratio = time_runs(model, x[: arguments.batch], arguments.rounds)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"all classes in {ratio:.2f} times the time of ten; peak memory {peak:.2f} GB at batch {arguments.batch}")
+    compare_steps(model, x, arguments.work / "first-steps.json")
+
+
+if __name__ == "__main__":
+    main()
