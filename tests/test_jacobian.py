@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -137,3 +140,15 @@ def test_inputs_of_a_single_number():
         )
     ]
     torch.testing.assert_close(torch.cat(rows, 1), torch.tensor([[[1.0], [-1.0]]] * 2))
+
+
+def test_the_graph_of_the_first_pass_is_freed():
+    """The first pass of a classifier measures its activations; it must not keep them."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
+    kept = []
+    model[1].register_forward_hook(lambda _, __, output: kept.append(weakref.ref(output)))
+    tangent = Tangent(Classifier(model), torch.rand(5, 4))
+    list(tangent.difference_rows(torch.tensor([[1, 2]] * 5), torch.zeros(5, dtype=torch.long)))
+    del tangent
+    gc.collect()
+    assert kept[0]() is None

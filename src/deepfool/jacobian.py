@@ -153,7 +153,7 @@ def _measured_forward(f: Classifier, x: Tensor) -> Tensor:
         nonlocal largest
         if kept.ndim and len(kept) == len(x):  # activations have the batch first; weights do not grow with rows
             largest = max(largest, kept.numel() // len(x) * kept.element_size())
-        return kept
+        return kept.detach()  # itself, it would hold the graph that holds it, and neither would ever be freed
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
         z = f(x)
