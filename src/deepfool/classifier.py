@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfool.errors import InputError, ModelError
+from deepfool.errors import InputError, ModelError, is_out_of_memory
 
 Model = Callable[[Tensor], Any]
 
@@ -70,10 +70,8 @@ class Classifier:
         """The scores of a batch: (n, c), c >= 2, float32 or float64."""
         try:
             output = self.model(x)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:
-            if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+            if is_out_of_memory(error):
                 raise
             raise ModelError(
                 f"the model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}, "

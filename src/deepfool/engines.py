@@ -32,7 +32,7 @@ from deepfool import errors
 from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.attacks.registry import Attack, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
-from deepfool.errors import DeepFoolError, InputError, MissingExtraError, RunError
+from deepfool.errors import DeepFoolError, InputError, MissingExtraError, RunError, is_out_of_memory
 from deepfool.models.sources import resolve
 from deepfool.norms import norm
 from deepfool.records import Group, Row
@@ -122,10 +122,8 @@ class Worker:
         """The rows of a batch, or None if the memory did not suffice."""
         try:
             return self._attack(batch)
-        except (MemoryError, torch.OutOfMemoryError):
-            return None
-        except RuntimeError as error:
-            if isinstance(error, DeepFoolError) or not _is_out_of_memory(error):
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, DeepFoolError) or not is_out_of_memory(error):
                 raise
             return None
 
@@ -210,11 +208,6 @@ def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row
             row["reason"] = found.reason[i]
         rows.append(row)
     return rows
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = str(error).lower()
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
 
 
 def run_here(job: Job, batches: Iterable[Batch], module: nn.Module | None = None) -> Iterator[Group]:

@@ -48,3 +48,15 @@ class MissingExtraError(DeepFoolError, ImportError):
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}.", hint=f'pip install "deepfool[{extra}]"')
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: torch says so in its own type on a GPU, and in words of several kinds elsewhere.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    True
+    """
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    text = str(error).lower()
+    named = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)  # torch's, without torch
+    return isinstance(error, MemoryError) or named or any(each in text for each in words)

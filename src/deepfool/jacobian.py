@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepfool.classifier import Classifier
-from deepfool.errors import ModelError
+from deepfool.errors import ModelError, is_out_of_memory
 
 
 class Tangent:
@@ -81,7 +81,7 @@ class Tangent:
                     (rows,) = torch.autograd.grad(self._graph, self.x, seeds, is_grads_batched=True, retain_graph=True)
                 return rows
             except (RuntimeError, NotImplementedError, UserWarning) as error:
-                if "out of memory" in str(error).lower() or isinstance(error, torch.OutOfMemoryError):
+                if is_out_of_memory(error):
                     raise
                 self.f.batched_rows = False
         single: list[Tensor] = []
@@ -112,8 +112,10 @@ def sketch_slopes(f: Classifier, x: Tensor, reference: Tensor, draws: int) -> Te
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of torch about itself, the first time
                 along = torch.func.jvp(f, (x,), (z.expand_as(x).contiguous(),))[1]
-        except (NotImplementedError, RuntimeError):  # an operator without a forward-mode rule
-            return None
+        except (NotImplementedError, RuntimeError) as error:
+            if is_out_of_memory(error):  # for the caller to halve the batch
+                raise
+            return None  # an operator has no forward-mode rule
         along = along.detach()
         squares = squares.to(along) + (along - along.gather(1, reference[:, None])) ** 2
     return (squares / draws).sqrt()

@@ -300,8 +300,8 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
     """The nearest of all classes, with gradients for those only that can be it.
 
     First the few classes that look nearest (at x_0 by their scores, later by scores and the last slopes); then all
-    whose boundary would still be nearer if its slope were MARGIN times the steepest one seen for that sample. What
-    one sample pays does not depend on the others in its batch.
+    whose boundary would still be nearer if its slope were as steep as `Slopes.limit` allows, of many classes the MOST
+    that look nearest. The answer for one sample does not depend on the others in its batch.
     """
     problem, rows = linear.problem, linear.rows
     own = problem.label[rows, None]
