@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from deepfool.errors import MissingExtraError, RunError
+from deepfool.errors import RunError
 from deepfool.experiments import geometry
 from deepfool.experiments.pictures import unpack
-from deepfool.reporting.figures import DASHES, PALETTE
+from deepfool.reporting.figures import DASHES, PALETTE, import_plotting
 from deepfool.reporting.images import show_perturbation, to_pixels
 
 _STYLE = {
@@ -38,10 +37,7 @@ def draw_all(results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str
 
 
 def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="figures", purpose="deepfool reproduce") from error
+    return import_plotting(name, "deepfool reproduce")
 
 
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], None], dpi: int = 150) -> str:

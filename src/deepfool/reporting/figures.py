@@ -55,8 +55,9 @@ def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
     """Have a figure drawn in the style of this package, and write it; the suffix says how."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"the file must end in {', '.join(SUFFIXES)}, got {path.name!r}.")
-    matplotlib = _import("matplotlib")
-    figure_class = _import("matplotlib.figure").Figure  # not pyplot: it would hold on to a display and to every figure
+    matplotlib = import_plotting("matplotlib", "deepfool figure")
+    figure_class = import_plotting("matplotlib.figure", "deepfool figure").Figure
+    # Not pyplot: it would hold on to a display and to every figure.
     with matplotlib.rc_context(_STYLE):
         figure = figure_class(figsize=(4.6, 3.0), layout="constrained")
         draw(figure)
@@ -70,11 +71,12 @@ def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
     return path
 
 
-def _import(name: str) -> Any:
+def import_plotting(name: str, purpose: str) -> Any:
+    """A module of matplotlib, or an error that says what to install for the purpose."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="figures", purpose="deepfool figure") from error
+        raise MissingExtraError("matplotlib", extra="figures", purpose=purpose) from error
 
 
 def _norm(run: Run) -> str:
