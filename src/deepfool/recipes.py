@@ -15,9 +15,10 @@ RECIPES = {
     # paper's 22.6 %, and its rho_adv is lower by a tenth.
     "lenet-cifar10": Recipe(epochs=10, learning_rate=0.05, flip=True, bfloat16=True),
     # Small crops first: the global average at the end takes any size, and a 24-pixel epoch costs half of a full one.
-    # Less dropout than the published 0.5, which would want three times the epochs.
+    # Normalised while it is trained, and no dropout: 28 epochs of the published network as it stands, at a dropout of
+    # 0.3, had not yet fitted the training data (15.9 % test error).
     "nin-cifar10": Recipe(
-        epochs=28, learning_rate=0.1, shift=4, flip=True, crops=((0, 24), (14, 28), (22, 32)), clip=1.0, dropout=0.3,
-        bfloat16=True,
+        epochs=24, learning_rate=0.1, shift=4, flip=True, crops=((0, 24), (10, 28), (17, 32)), dropout=0.0,
+        bfloat16=True, batchnorm=True,
     ),
 }  # fmt: skip

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepfool.batchnorm import fold, scaffold
 from deepfool.errors import InputError, RunError
 from deepfool.processes import ALONE, Team
 
@@ -46,6 +47,8 @@ class Recipe:
     """The rate of all dropout layers while training; None leaves each as the network defines it."""
     bfloat16: bool = False
     """Run the layers in bfloat16 while training (weights, loss and evaluation stay in float32)."""
+    batchnorm: bool = False
+    """Normalise between convolution and ReLU while training; the trained network has it folded away."""
 
     def side(self, epoch: int, full: int) -> int:
         """The side of the training crops in this epoch.
@@ -90,6 +93,8 @@ def train(
     True
     """
     path = None if checkpoint is None else Path(checkpoint)
+    if recipe.batchnorm:
+        scaffold(model)
     prepare(model, recipe)
     optimizer = make_optimizer(model, recipe)
     start = 0
@@ -112,7 +117,7 @@ def train(
             if test is not None:
                 error = test_error(model, *test)
                 on_progress(Progress(epoch, recipe.epochs, batches, batches, loss, error))
-    return model.eval()
+    return fold(model).eval() if recipe.batchnorm else model.eval()
 
 
 def prepare(model: nn.Module, recipe: Recipe) -> None:

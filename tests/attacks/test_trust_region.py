@@ -37,7 +37,7 @@ def test_never_larger_than_deepfool_on_real_networks(name, p):
     assert small.fooled.all()
     assert (small.norm <= plain.norm).all()
     assert (smaller.norm <= plain.norm).all()
-    assert smaller.norm.mean() < small.norm.mean() < 0.95 * plain.norm.mean()
+    assert smaller.norm.mean() < small.norm.mean() < 0.97 * plain.norm.mean()
     for size in (7, 40):
         again = torch.cat([model(part).argmax(1) for part in smaller.x.split(size)])
         assert (again == smaller.adv_label).all()

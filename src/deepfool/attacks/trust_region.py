@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Candidates, Labels, check_count, check_inputs
+from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
 from deepfool.attacks.decision_search import search_by_decisions
-from deepfool.attacks.linearization import Slopes, choose_classes, descend
+from deepfool.attacks.linearization import Slopes, Walk, choose_classes
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
@@ -214,45 +214,36 @@ class _Search:
         """DeepFool's first step, and its next ones while they leave the other stages their share."""
         problem, rows = self.problem, self.rows
         order = sizes.argsort(1)
-        self.r = torch.zeros_like(problem.x_0)
-        self.r[rows] = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
-        self.nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
-        self.nearest[rows] = classes.gather(1, order[:, : self.nearest.shape[1]])
+        nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
+        nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
+        # Of very many classes, later steps look at the three that were nearest at x_0.
+        self.deepfool = Walk(
+            problem, "auto" if self.candidates is None else nearest, OVERSHOOT, slopes=self.slopes
+        )  # fmt: skip
+        self.deepfool.advance(rows, steps[torch.arange(len(rows), device=rows.device), order[:, 0]])
         kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
-        self.walking = self._walk(rows, lambda rows: self.left(rows) > kept)
+        self.walking = self._walk(self.deepfool.test(rows), lambda rows: self.left(rows) > kept)
 
     def _end_deepfool(self, rows: Tensor) -> None:
         """Where DeepFool was left early and is still nearer to x_0 than the best point, it might have ended there."""
 
         def is_nearer(rows: Tensor) -> Tensor:
-            return norm(self.r[rows], self.problem.p) < self.problem.best[rows]
+            return norm(self.deepfool.r[rows], self.problem.p) < self.problem.best[rows]
 
         open_ = self.walking[torch.isin(self.walking, rows)]
-        left = self._walk(open_[is_nearer(open_)], is_nearer)
+        left = self._walk(open_, is_nearer)
         self.walking = torch.cat([self.walking[~torch.isin(self.walking, rows)], left])
 
     def _walk(self, rows: Tensor, go_on: Callable[[Tensor], Tensor]) -> Tensor:
-        """DeepFool's steps, for as long as `go_on` says; of very many classes, on the three that were nearest at x_0.
-
-        Returns the samples that it left on their way.
-        """
-        problem = self.problem
+        """DeepFool's steps, for as long as `go_on` says; returns the samples that it left on their way."""
         left = [rows[:0]]
-        for _ in range(50 if len(rows) else 0):
-            r_hat = (1 + OVERSHOOT) * self.r[rows]
-            rows = rows[~problem.improve(rows, r_hat, problem.look(rows, problem.x_0[rows] + r_hat))]
+        for _ in range(50):
             wanted = go_on(rows)
             left.append(rows[~wanted])
             rows = rows[wanted]
             if len(rows) == 0:
                 break
-            considered: Candidates | Tensor = "auto" if self.candidates is None else self.nearest[rows]
-            r_i, why_not = descend(problem, rows, self.r[rows], considered, self.slopes)
-            moving = torch.tensor([not why for why in why_not], device=rows.device)
-            rows = rows[moving]
-            self.r[rows] += r_i[moving]
-            if len(rows) == 0:
-                break
+            rows = self.deepfool.test(self.deepfool.step(rows))
         return torch.cat(left)
 
     def _try_classes(self, classes: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
