@@ -1,4 +1,4 @@
-"""What else could make it faster, measured: threads, memory layout, torch.compile."""
+"""What else could make it faster, measured: threads, memory layout, torch.compile, malloc."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import deepfool as df
+from deepfool.execution import compile_model, keep_freed_memory
 
 
 def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -> None:
@@ -23,16 +24,20 @@ def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -
     threads = torch.get_num_threads()
     model, x = load_images(network, 16 if network.startswith("efficientnet") else 64, folder)
     last = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-    compiled = torch.compile(model, dynamic=True)
+    compiled = compile_model(model)
     ways: dict[str, tuple[nn.Module | Callable[[Tensor], Tensor], Tensor, int]] = {
-        "plain": (model, x, threads), "one thread": (model, x, 1), "channels_last": (model, last, threads),
-        "torch.compile": (compiled, x, threads),
+        "plain": (model, x, threads), "channels_last": (model, last, threads), "torch.compile": (compiled, x, threads),
     }  # fmt: skip
+    if threads > 1:
+        ways["one thread"] = (model, x, 1)
+    ways["kept memory"] = (model, x, threads)  # last: it cannot be undone
     times: dict[str, list[float]] = {way: [] for way in ways}
     failed: dict[str, str] = {}
-    for turn in range(rounds + 1):
+    for turn in range(2 * rounds + 2):
+        if turn == rounds + 1:
+            keep_freed_memory()
         for way, (f, inputs, count) in ways.items():
-            if way in failed:
+            if way in failed or (way == "kept memory") != (turn > rounds):
                 continue
             torch.set_num_threads(count)
             start = time.perf_counter()
@@ -41,7 +46,7 @@ def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -
             except Exception as error:  # what the page then says is that it does not work, and why
                 failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
                 continue
-            if turn:
+            if turn not in (0, rounds + 1):  # the first ones warm up
                 times[way].append(time.perf_counter() - start)
     torch.set_num_threads(threads)
     plain = statistics.median(times["plain"])

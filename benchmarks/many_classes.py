@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import deepfool as df
+from benchmarks.speed import keep
 
 
 def first_step(model: nn.Module, x: Tensor, candidates: str) -> Tensor:
@@ -32,8 +33,7 @@ def compare_steps(model: nn.Module, x: Tensor, file: Path) -> list[bool]:
     for i in range(len(same), len(x)):
         ours, full = (first_step(model, x[i : i + 1], candidates) for candidates in ("auto", "all"))
         same.append(bool((ours - full).norm() <= 1e-3 * full.norm()))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(same))
+        keep(file, same)
         print(f"{sum(same)} of {len(same)} first steps are those of all classes", flush=True)
     return same
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/many-classes"))
+    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/speed/many-classes"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = df.models.load("efficientnet-lite0")
@@ -68,6 +68,8 @@ def main() -> None:
         ratio = time_runs(model, x[: arguments.batch], arguments.rounds)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"all classes in {ratio:.2f} times the time of ten; peak memory {peak:.2f} GB at batch {arguments.batch}")
+        keep(arguments.work / "timing.json", {"ratio": ratio, "peak": peak, "batch": arguments.batch,
+                                              "rounds": arguments.rounds, "threads": arguments.threads})  # fmt: skip
     compare_steps(model, x, arguments.work / "first-steps.json")
 
 

@@ -30,7 +30,15 @@ differences are small; which of these makes them has not been taken apart. `tigh
 along the ray.
 
 Inside [0, 1] adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more steps,
-each with a fresh linearisation. `deepfool` takes steps that are exact in the box, needs fewer, and ends farther out.
+each with a fresh linearisation. `deepfool` takes steps that are exact in the box, and only part of the first two, for
+the same end: the linear picture is drawn anew before the boundary.
+"""
+
+CHOICES = """`evaluate` lays images out with the channels last where most of the weights belong to convolutions of 64
+channels or more (`deepfool.execution.prefers_channels_last`), keeps freed memory for the next batch instead of giving
+it back to the system ("kept memory"), and compiles only if `--compile` says so: compiled backward passes take one class
+at a time, and compiling itself takes a minute. The threads are torch's own choice, a thread per core; with `--workers`
+the cores are shared out among the workers.
 """
 
 
@@ -43,7 +51,9 @@ def write_page(work: Path, out: Path) -> None:
     for case in cases:
         lines += _describe(case)
     lines += ["![times faster than the peers](speed.svg)", NORMS] if cases else []
-    lines += _list_prices(prices) + _list_choices(choices)
+    lines += _list_prices(prices) + _tell_many(work / "many-classes")
+    lines += _list_scaling([json.loads(file.read_text()) for file in sorted((work / "scaling").glob("*.json"))])
+    lines += _list_choices(choices)
     (out / "speed.md").write_text("\n".join(lines).rstrip() + "\n")
     if cases:
         _draw(cases, out / "speed.svg")
@@ -100,17 +110,47 @@ def _list_prices(prices: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
+def _tell_many(work: Path) -> list[str]:
+    """What benchmarks/many_classes.py found."""
+    files = work / "timing.json", work / "first-steps.json"
+    if not all(file.exists() for file in files):
+        return []
+    timing, same = (json.loads(file.read_text()) for file in files)
+    return [
+        "## A thousand classes", "",
+        f"`python -m benchmarks.many_classes FOLDER`, EfficientNet-Lite0 at 224 px, {timing['threads']} threads. A run "
+        f"over all 1000 classes took {timing['ratio']:.2f} times as long as one over the ten best-scored (batch "
+        f"{timing['batch']}, median of {timing['rounds']} rounds). The first step was that of the full Jacobian in "
+        f"{sum(same)} of {len(same)} images. The process, torch and all, peaked at {timing['peak']:.2f} GB.", "",
+    ]  # fmt: skip
+
+
+def _list_scaling(found: list[dict[str, Any]]) -> list[str]:
+    """What benchmarks/scaling.py found."""
+    if not found:
+        return []
+    lines = ["## More samples, more workers", "",
+             "`python -m benchmarks.scaling`: whole runs of `evaluate`, one thread per worker.", ""]  # fmt: skip
+    for one in found:
+        sizes = ", ".join(
+            f"{ratio:.2f} for {size}" for size, ratio in zip(one["sizes"], one["per_sample"], strict=True)
+        )
+        crews = ", ".join(f"{way} {ratio:.2f} times as fast as one" for way, ratio in one["speedup"].items())
+        lines.append(f"- {one['network']}: time per sample relative to the smallest run {sizes}; {crews}.")
+    return [*lines, ""]
+
+
 def _list_choices(choices: list[dict[str, Any]]) -> list[str]:
     if not choices:
         return []
-    lines = ["## What was tried", "", "Time relative to the plain run; below 1 is faster. A dash did not work.", "",
-             "| network | batch | one thread | channels_last | torch.compile |", "|---|---|---|---|---|"]  # fmt: skip
+    ways = list(dict.fromkeys(way for choice in choices for way in choice["ratios"] if way != "plain"))
+    lines = ["## What was tried", "",
+             "`make bench BENCH_OPTIONS=--choices`: time relative to the plain run; below 1 is faster.", "",
+             "| network | batch | " + " | ".join(ways) + " |", "|---|---|" + "---|" * len(ways)]  # fmt: skip
     for choice in choices:
-        cells = [f"{choice['ratios'][way]:.2f}" if way in choice["ratios"] else "-"
-                 for way in ("one thread", "channels_last", "torch.compile")]  # fmt: skip
+        cells = [f"{choice['ratios'][way]:.2f}" if way in choice["ratios"] else "failed" for way in ways]
         lines.append(f"| {choice['network']} | {choice['batch']} | " + " | ".join(cells) + " |")
-        lines += [f"<!-- {way}: {why} -->" for way, why in choice["failed"].items()]
-    return [*lines, ""]
+    return [*lines, "", CHOICES]
 
 
 def _draw(cases: list[dict[str, Any]], file: Path) -> None:

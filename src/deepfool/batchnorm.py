@@ -7,6 +7,8 @@ what comes out has the published layers and no others.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -15,7 +17,9 @@ class Normalized(nn.Sequential):
     """A convolution and the normalisation that stands behind it for the time of training."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
-        super().__init__(convolution, nn.BatchNorm2d(convolution.out_channels, device=convolution.weight.device))
+        normalisation = nn.BatchNorm2d(convolution.out_channels, device=convolution.weight.device)
+        super().__init__(convolution, normalisation)
+        self.parts = convolution, normalisation  # a tuple: the modules are registered once
 
 
 def scaffold(model: nn.Module) -> nn.Module:
@@ -35,7 +39,7 @@ def scaffold(model: nn.Module) -> nn.Module:
         if not isinstance(parent, nn.Sequential) or isinstance(parent, Normalized):
             continue
         layers = list(parent)
-        for place, (layer, following) in enumerate(zip(layers, layers[1:], strict=False)):
+        for place, (layer, following) in enumerate(pairwise(layers)):
             if isinstance(layer, nn.Conv2d) and isinstance(following, nn.ReLU):
                 parent[place] = Normalized(layer)
     return model
@@ -60,6 +64,6 @@ def fold(model: nn.Module) -> nn.Module:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Normalized):
-                convolution, normalisation = child.eval()
-                setattr(parent, name, fuse_conv_bn_eval(convolution, normalisation))
+                child.eval()
+                setattr(parent, name, fuse_conv_bn_eval(*child.parts))
     return model.train(was_training)

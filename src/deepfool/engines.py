@@ -33,6 +33,7 @@ from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.attacks.registry import Attack, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.errors import DeepFoolError, InputError, MissingExtraError, RunError, is_out_of_memory
+from deepfool.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.models.sources import resolve
 from deepfool.norms import norm
 from deepfool.records import Group, Row
@@ -65,6 +66,8 @@ class Job:
     keep_perturbations: bool = False
     may_halve: bool = True
     """Whether a batch that does not fit in memory is split."""
+    compile: bool = False
+    """Whether the model goes through torch.compile."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Worker:
         self.device = torch.device(job.device)
         self.dtype = DTYPES[job.dtype]
         module = module.to(device=self.device, dtype=self.dtype)
+        self.channels_last = prefers_channels_last(module)
+        module = compile_model(module) if job.compile else module
         self.f = Classifier(module, threshold=job.knobs.get("threshold"))
         self.most: int | None = None
         """How many samples fit at once, as far as it was found out."""
@@ -154,6 +159,7 @@ class Worker:
             given["labels"] = torch.tensor(batch.true_label, device=self.device)
         begin = time.perf_counter()
         x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        x = lay_out(x, channels_last=self.channels_last)
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             # From the seed and the samples alone: a batch gives the same rows whoever runs it, and whenever.
@@ -427,6 +433,7 @@ def _serve(pipe: Connection, payload: bytes, threads: int) -> None:
     """The life of a worker process: build the model, then batch after batch until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what it means
     torch.set_num_threads(threads)
+    keep_freed_memory()
     try:
         try:
             worker = Worker(pickle.loads(payload))
@@ -459,6 +466,7 @@ class _Actor:
         try:
             if self.job.device == "cpu":
                 torch.set_num_threads(1)  # as many as Ray was asked to set aside
+            keep_freed_memory()
             self.worker = Worker(self.job)
         except Exception as error:
             return _Failed.of(error)

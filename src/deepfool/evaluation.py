@@ -82,6 +82,7 @@ def evaluate(
     workers: int | None = None,
     engine: str = "local",
     ray_address: str | None = None,
+    compile: bool = False,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_stop: Callable[[], None] = lambda: None,
     **knobs: Any,
@@ -111,6 +112,7 @@ def evaluate(
         workers: processes (or Ray actors) to share the work; None for this process, or as many as Ray has room for.
         engine: "local" or "ray".
         ray_address: the cluster; None starts Ray on this machine.
+        compile: run the model through torch.compile; a minute at the start, for long runs.
         on_progress: called with a `Progress` after each batch.
         on_stop: called at the first Ctrl-C, while the batch is finished; a second Ctrl-C does not wait for it.
         **knobs: what else the attack takes, such as `overshoot` or `max_iter`.
@@ -129,7 +131,7 @@ def evaluate(
     device = choose_device(device)
     job = _describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
-        skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations,
+        skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
         may_halve=batch_size == "auto", knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
@@ -215,6 +217,7 @@ def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any
         "attack": {"name": name_attack(job.attack), "knobs": manifests.describe_value(job.knobs)},
         "p": manifests.describe_value(job.p),
         "dtype": job.dtype,
+        **({"compile": True} if job.compile else {}),  # left out otherwise: runs made before there was a choice go on
         "seed": job.seed,
         "skip_misclassified": job.skip_misclassified,
         "perturbations": job.keep_perturbations,

@@ -39,6 +39,9 @@ def evaluate_model(
     workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the work."),
     engine: str = typer.Option("local", help="local, or ray (a cluster)."),
     ray_address: str | None = typer.Option(None, help="The Ray cluster; without it Ray is started on this machine."),
+    compile_model: bool = typer.Option(
+        False, "--compile", help="torch.compile the model: for long runs, see the docs."
+    ),
     save_perturbations: bool = typer.Option(False, "--save-perturbations", help="Keep r, for `deepfool verify`."),
     skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Leave out what the model gets wrong."),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
@@ -55,8 +58,10 @@ def evaluate_model(
     from deepfool.cli.show import draw_summary
     from deepfool.datasets import load
     from deepfool.evaluation import Interrupted, evaluate
+    from deepfool.execution import keep_freed_memory
     from deepfool.metrics import summarize
 
+    keep_freed_memory()
     console = Console(stderr=True, quiet=quiet)
     folder = out or Path("runs") / name_run(model, data, attack, p, shard)
     with _fetching(console, data) as on_fetch:
@@ -68,8 +73,8 @@ def evaluate_model(
                 size=size, limit=limit, indices=indices, shard=read_shard(shard),
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
-                save_perturbations=save_perturbations, skip_misclassified=skip_misclassified, on_progress=draw,
-                on_stop=lambda: _say_stopping(console),
+                compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
+                on_progress=draw, on_stop=lambda: _say_stopping(console),
                 **read_knobs(knob),
             )  # fmt: skip
     except Interrupted as stopped:

@@ -67,10 +67,12 @@ def finetune_model(
     from deepfool.cli.data import drawing_fetch
     from deepfool.cli.evaluate import read_bounds, read_knobs
     from deepfool.datasets import load
+    from deepfool.execution import keep_freed_memory
     from deepfool.finetuning import finetune
     from deepfool.norms import check_p
     from deepfool.processes import find_team
 
+    keep_freed_memory()
     team = find_team()
     console = Console(stderr=True, quiet=quiet or not team.is_main)
     test = test or data

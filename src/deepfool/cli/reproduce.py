@@ -34,8 +34,10 @@ def reproduce_paper(
     from rich.console import Console
 
     from deepfool.evaluation import Interrupted
+    from deepfool.execution import keep_freed_memory
     from deepfool.experiments import reproduce
 
+    keep_freed_memory()
     console = Console(stderr=True, quiet=quiet)
     if threads is not None:
         torch.set_num_threads(threads)

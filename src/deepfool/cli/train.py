@@ -35,10 +35,12 @@ def train_network(
     from deepfool import cache, datasets
     from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.errors import InputError
+    from deepfool.execution import keep_freed_memory
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
     from deepfool.training import test_error, train
 
+    keep_freed_memory()
     entry = ZOO.get(name)
     recipe = entry.recipe if entry is not None else None
     if entry is None or recipe is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,14 +85,20 @@ def rho(found: Mapping[str, Any]) -> str:
     return f"{'' if found['exact'] else '≥ '}{number(found['rho'], 3)} ({low} to {high})"
 
 
-def tabulate_robustness(result: Mapping[str, Any]) -> Table:
-    """Table 1: error and rho_adv by DeepFool."""
-    lines = []
+def _measured(result: Mapping[str, Any], lines: list[Line]) -> Iterator[Mapping[str, Any]]:
+    """The rows that were measured; for the others a line that says why not is added on the way."""
     for row in result["rows"]:
-        paper = CLASSIFIERS.get(row["network"])
         if row["missing"]:
             lines.append(Line(row["name"], missing=row["missing"]))
-            continue
+        else:
+            yield row
+
+
+def tabulate_robustness(result: Mapping[str, Any]) -> Table:
+    """Table 1: error and rho_adv by DeepFool."""
+    lines: list[Line] = []
+    for row in _measured(result, lines):
+        paper = CLASSIFIERS.get(row["network"])
         found, error, published = row["deepfool"], row["test_error"], paper.deepfool if paper else None
         lines.append(Line(row["name"], (
             percent(paper.test_error if paper else None), f"{percent(error['error'])} of {error['n']:,}",
@@ -111,12 +117,9 @@ def tabulate_robustness(result: Mapping[str, Any]) -> Table:
 
 def tabulate_methods(result: Mapping[str, Any]) -> Table:
     """Table 1: the other two methods."""
-    lines = []
-    for row in result["rows"]:
+    lines: list[Line] = []
+    for row in _measured(result, lines):
         paper = CLASSIFIERS.get(row["network"])
-        if row["missing"]:
-            lines.append(Line(row["name"], missing=row["missing"]))
-            continue
         fgsm, same, thorough = row["fgsm"], compare_lbfgs(row, "lbfgs"), compare_lbfgs(row, "thorough")
         lines.append(Line(row["name"], (
             number(paper.fgsm if paper else None),
@@ -174,12 +177,9 @@ def compare_order(row: Mapping[str, Any], kind: str = "lbfgs") -> str:
 
 def tabulate_times(result: Mapping[str, Any]) -> Table:
     """Table 1: time per sample."""
-    lines = []
-    for row in result["rows"]:
+    lines: list[Line] = []
+    for row in _measured(result, lines):
         paper = CLASSIFIERS.get(row["network"])
-        if row["missing"]:
-            lines.append(Line(row["name"], missing=row["missing"]))
-            continue
         cells, times = [], row["times"]
         for i, method in enumerate(("deepfool", "fgsm", "lbfgs")):
             published = paper.ms[i] if paper else None
@@ -201,12 +201,9 @@ def tabulate_times(result: Mapping[str, Any]) -> Table:
 
 def tabulate_linf(result: Mapping[str, Any]) -> Table:
     """Table 2."""
-    lines = []
-    for row in result["rows"]:
+    lines: list[Line] = []
+    for row in _measured(result, lines):
         paper = CLASSIFIERS[row["network"]]
-        if row["missing"]:
-            lines.append(Line(row["name"], missing=row["missing"]))
-            continue
         found, fgsm = row["deepfool"], row["fgsm"]
         lines.append(Line(row["name"], (
             number(paper.linf_deepfool), rho(found), ratio(found["rho"], paper.linf_deepfool),
@@ -224,12 +221,9 @@ def tabulate_linf(result: Mapping[str, Any]) -> Table:
 
 def tabulate_errors(result: Mapping[str, Any]) -> Table:
     """Table 3, from the last epochs of Figure 6."""
-    lines = []
-    for row in result["rows"]:
+    lines: list[Line] = []
+    for row in _measured(result, lines):
         paper = CLASSIFIERS[row["network"]]
-        if row["missing"]:
-            lines.append(Line(row["name"], missing=row["missing"]))
-            continue
         published = {"deepfool": paper.tuned_deepfool, "fgsm": paper.tuned_fgsm, "clean": paper.tuned_clean}
         cells = [percent(row["curves"]["clean"][0]["epochs"][0]["error"])]
         for name, there in published.items():
@@ -247,12 +241,9 @@ def tabulate_errors(result: Mapping[str, Any]) -> Table:
 
 def tabulate_gains(result: Mapping[str, Any], experiment: str) -> Table:
     """The numbers behind Figures 6, 7 and 9: rho_adv before and after each epoch, the mean over the seeds."""
-    lines = []
+    lines: list[Line] = []
     epochs = 0
-    for row in result["rows"]:
-        if row["missing"]:
-            lines.append(Line(row["name"], missing=row["missing"]))
-            continue
+    for row in _measured(result, lines):
         for name, curve in row["curves"].items():
             for judge in curve[0]["epochs"][0]["rho"]:
                 epochs = len(curve[0]["epochs"])

@@ -1,0 +1,68 @@
+"""How a model is run: what makes the same passes faster, and where. The figures are in docs/benchmarks/speed.md."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from deepfool.errors import InputError
+
+WIDE = 64
+"""Channels from which on a convolution is faster with the channels last in memory."""
+
+
+def prefers_channels_last(model: nn.Module) -> bool:
+    """Whether most of the weights of the convolutions belong to wide ones.
+
+    >>> prefers_channels_last(nn.Conv2d(96, 192, 5)), prefers_channels_last(nn.Conv2d(1, 20, 5))
+    (True, False)
+    >>> prefers_channels_last(nn.Linear(2, 2))
+    False
+    """
+    convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    wide = sum(layer.weight.numel() for layer in convolutions if layer.out_channels >= WIDE)
+    return 2 * wide > sum(layer.weight.numel() for layer in convolutions)
+
+
+def lay_out(x: Tensor, *, channels_last: bool) -> Tensor:
+    """A batch in the memory layout asked for; only batches of images have a choice.
+
+    >>> lay_out(torch.zeros(2, 3, 4, 4), channels_last=True).stride()
+    (48, 1, 12, 3)
+    """
+    return x.contiguous(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x
+
+
+def compile_model(model: nn.Module) -> nn.Module:
+    """The model through torch.compile, for batches of any size and several gradients of one forward pass.
+
+    Compiling takes a minute or so, at the first batch; it pays for long runs of models with many small operators.
+    Gradients of several classes are then taken one after the other.
+    """
+    from torch._functorch import config
+
+    # Otherwise the first backward pass overwrites what the second one needs.
+    config.donated_buffer = False
+    try:
+        return torch.compile(model, dynamic=True)  # type: ignore[return-value]  # a module for a module
+    except RuntimeError as error:
+        raise InputError(f"this torch cannot compile models: {error}", hint="leave compile out.") from error
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep large blocks for the next batch instead of giving them back, where it can be told.
+
+    Each pass frees and asks for the same large activations; giving them back costs a page fault for every 4 kB. Meant
+    for processes of our own (the command line and its workers), not for those that only import the package.
+    """
+    if sys.platform != "linux":
+        return
+    trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1  # names and numbers of glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, most)
+        library.mallopt(trim_threshold, most)
