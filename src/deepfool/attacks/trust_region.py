@@ -39,10 +39,6 @@ KEPT = {2: 0.8, math.inf: 0.8, 1: 1.0}
 """The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 above
 all, its answer is poor and they do better with the passes."""
 
-LEAP = 0.15
-"""In l1, how far a single feature may move at once before anything has fooled, as a share of the bounds' width: without
-that, the first steps throw a few pixels from one bound to the other, far outside of what the linear picture knows."""
-
 MASKED = (
     "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
     "far from the smallest"
@@ -63,6 +59,8 @@ class Plan:
     """Most rounds in stage 2."""
     kick: int
     """Rounds of a restart; 0 for none."""
+    leap: float = 0.05
+    """In l1, how far a single feature may move at once before anything has fooled, as a share of the bounds' width."""
 
     @staticmethod
     def of(budget: int, p: float = 2) -> Plan:
@@ -72,9 +70,9 @@ class Plan:
         (4, 24)
         """
         if budget < 40:
-            return Plan(classes=1, first=4, middle=0.5, second=1000, kick=0)
-        if budget < 75:
-            return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0)
+            return Plan(classes=1, first=4, middle=0.5, second=1000, kick=0, leap=0.15)
+        if budget < 75:  # too few rounds for small steps
+            return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0, leap=0.15)
         if budget < 300:
             if p == 1:  # takes longer to settle
                 return Plan(classes=3, first=8, middle=0.3, second=1000, kick=0)
@@ -139,6 +137,9 @@ class _Search:
         if candidates is None and problem.classes > 11:
             candidates = 10
         self.candidates = candidates
+        # Until a sample is fooled its steps are Newton's, to the nearest boundary. Those of l1 are taken in l2: in l1
+        # the nearest point moves a few features as far as they go, far outside of what the linear picture knows.
+        self.newton = max(2.0, problem.p)
         self.rows = problem.running
         self.random = torch.Generator(device="cpu").manual_seed(seed)
 
@@ -198,7 +199,7 @@ class _Search:
                 w_k = self._usable(rows, w[:, j].to(x.dtype))
                 self.slopes.known[rows, classes[:, k]] = norm(w_k, dual(problem.p))
                 height = (w_k * x).sum(1)
-                y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, problem.p)
+                y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, self.newton)
                 exact, possible = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
                 far = possible & (w_k != 0).any(1)
                 size = norm(exact - x, problem.p)
@@ -334,10 +335,11 @@ class _Search:
             )
             radius = torch.where(ever, radius, self._leap(who))[:, None]
             lower, upper = self._walls(who)
-            centre = torch.where(ever[:, None], x, y_a)
-            moved, _ = project(
-                centre, w, height + beyond, torch.maximum(lower, y_a - radius), torch.minimum(upper, y_a + radius), p
-            )
+            room = torch.maximum(lower, y_a - radius), torch.minimum(upper, y_a + radius)
+            moved, _ = project(torch.where(ever[:, None], x, y_a), w, height + beyond, *room, p)
+            if self.newton != p and not bool(ever.all()):
+                newton, _ = project(y_a, w, height + beyond, *room, self.newton)
+                moved = torch.where(ever[:, None], moved, newton)
             y[a] = problem.clamp(who, torch.where(moved.isfinite(), moved, y_a))
             done[a] += ever.to(done.dtype)
         problem.improve(rows, y - problem.x_0[rows], problem.look(rows, y))
@@ -390,7 +392,7 @@ class _Search:
         problem = self.problem
         if problem.p != 1 or problem.lower is None or problem.upper is None:
             return torch.full_like(problem.x_0[rows, 0], math.inf)
-        return LEAP * (problem.upper[rows] - problem.lower[rows]).amax(1)
+        return self.plan.leap * (problem.upper[rows] - problem.lower[rows]).amax(1)
 
     def _search_without_gradients(self, rows: Tensor) -> None:
         problem = self.problem
