@@ -141,3 +141,25 @@ def test_a_projection_without_walls_is_the_free_step(p):
     y, possible = project(c, w, (w * c).sum(-1) + gap, -wall, wall, p)
     assert possible.all()
     torch.testing.assert_close(y, c + step(gap, w, p))
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_projections_from_outside_the_box_end_on_the_plane(p):
+    """Features enter the box and leave it again on the way, so the gain bends both ways: no root may be missed."""
+    torch.manual_seed(0)
+    n, d = 400, 60
+    x, y = torch.rand(n, d), torch.rand(n, d)
+    w = torch.randn(n, d) * torch.rand(n, d) ** 4
+    w = w / w.abs().sum(1, keepdim=True)
+    radius = 0.02 + 0.1 * torch.rand(n, 1)
+    lower, upper = (y - radius).clamp_min(0), (y + radius).clamp_max(1)
+    b = (w * y).sum(1) + 0.3 * (torch.rand(n) - 0.5) * radius[:, 0]
+    near, far = x.clamp(lower, upper), torch.where(w > 0, upper, lower)
+    found, possible = project(x, w, b, lower, upper, p)
+    assert torch.equal(possible, ((w * far).sum(1) >= b) | ((w * near).sum(1) >= b))
+    needed = possible & ((w * near).sum(1) < b)
+    assert needed.sum() > 50
+    gain = (w * found).sum(1)
+    assert (gain - b)[needed].min() > -2e-6
+    if p == 2:  # in linf, features may have to move farther than to the plane, for one that has to come into the box
+        torch.testing.assert_close(gain[needed], b[needed], rtol=0, atol=2e-6)

@@ -184,7 +184,9 @@ def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: fl
         d = w if p == 2 else w.sign()
         # The inf-norm lets every feature move as far as the one that has to come into the box.
         start = torch.zeros_like(b) if p == 2 else torch.maximum(lower - c, c - upper).clamp_min(0).amax(-1)
-        t = _root_along(c, d, w, b, lower, upper, start)
+        t = start.clone()
+        rows = (possible & (need > 0)).nonzero()[:, 0]  # elsewhere there is no root, or no need of one
+        t[rows] = _root_along(*(v[rows] for v in (c, d, w, b, lower, upper, start)))
         y = (c + t.unsqueeze(-1) * d).clamp(lower, upper)
         y = torch.where((need <= 0).unsqueeze(-1), near, y)
     corner = torch.where(w != 0, far, near)
@@ -200,22 +202,33 @@ def _root_along(c: Tensor, d: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper
     reach = torch.where(d != 0, (wall - c) / torch.where(d != 0, d, torch.ones_like(d)), torch.zeros_like(d))
     low, high = start, torch.maximum(reach.amax(-1), start).clamp_max(torch.finfo(c.dtype).max / 4)
     t = start
+    found, open_ = start.clone(), torch.arange(len(start), device=start.device)
     accuracy = 8 * torch.finfo(c.dtype).eps
-    rate_all = w * d
     for _ in range(60):
         moved = c + t.unsqueeze(-1) * d
         y = moved.clamp(lower, upper)
-        gain = (w * y).sum(-1)
+        gained = w * y
+        gain = gained.sum(-1)
         short = gain < b
         low, high = torch.where(short, t, low), torch.where(short, high, t)
-        off = (b - gain).abs() > accuracy * (b.abs() + (w * y).abs().sum(-1))
-        if not bool((off & (high > low)).any()):
-            break
-        rate = torch.where(moved == y, rate_all, torch.zeros_like(w)).sum(-1)
+        off = (b - gain).abs() > accuracy * (b.abs() + gained.abs_().sum(-1))
+        rate = (w * d).mul_(moved == y).sum(-1)
         newton = t + (b - gain) / rate
-        inside = (rate > 0) & (newton >= low) & (newton <= high)
+        inside = (rate > 0) & (newton > low) & (newton < high)  # not at the ends: it could go back and forth for ever
+        # Below the rounding of t itself there is nothing to gain.
+        off &= ~(inside & ((newton - t).abs() <= accuracy * t))
+        going = off & (high > low)
+        left = int(going.sum())
+        if left == 0:
+            break
         t = torch.where(off, torch.where(inside, newton, low + (high - low) / 2), t)
-    return t
+        if 2 * left <= len(t):  # a few rows take several times as many rounds as most: the others need not wait
+            found[open_] = t
+            keep = going.nonzero()[:, 0]
+            open_ = open_[keep]
+            c, d, w, b, lower, upper, low, high, t = (v[keep] for v in (c, d, w, b, lower, upper, low, high, t))
+    found[open_] = t
+    return found
 
 
 def _power(w: Tensor, p: float) -> Tensor:
