@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--folder", help="labelled ImageNet images, for efficientnet-lite0")
     parser.add_argument("--norms", nargs="*", choices=list(NORMS), default=list(NORMS))
     parser.add_argument("--skip", default="", help="leave out attacks whose name this regular expression finds")
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/results"), help="where results are kept")
+    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/attacks"), help="where results are kept")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="where the table and the plot go")
     arguments = parser.parse_args()
