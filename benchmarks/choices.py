@@ -14,14 +14,14 @@ import deepfool as df
 from deepfool.execution import compile_model, keep_freed_memory
 
 
-def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -> None:
+def measure_choices(network: str, work: Path, rounds: int, folder: str | None, threads: int) -> None:
     """Medians over rounds in turns, as a ratio to the plain run with the given number of threads."""
     from benchmarks.speed import keep, load_images
 
     file = work / "choices" / f"{network}.json"
     if file.exists():
         return
-    threads = torch.get_num_threads()
+    torch.set_num_threads(threads)
     model, x = load_images(network, 16 if network.startswith("efficientnet") else 64, folder)
     last = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
     compiled = compile_model(model)
@@ -43,7 +43,7 @@ def measure_choices(network: str, work: Path, rounds: int, folder: str | None) -
             start = time.perf_counter()
             try:
                 df.deepfool(f, inputs, candidates=10 if network.startswith("efficientnet") else "auto")
-            except Exception as error:  # what the page then says is that it does not work, and why
+            except Exception as error:  # the page then says that it failed, the file why
                 failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
                 continue
             if turn not in (0, rounds + 1):  # the first ones warm up

@@ -12,7 +12,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +163,9 @@ def main() -> None:
         from benchmarks.choices import measure_choices
 
         for network in dict.fromkeys(arguments.networks):
-            measure_choices(network, arguments.work, arguments.rounds, arguments.folder)
+            with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # kept memory cannot be undone
+                settings = network, arguments.work, arguments.rounds, arguments.folder, arguments.threads
+                alone.submit(measure_choices, *settings).result()
     write_page(arguments.work, arguments.out)
 
 

@@ -148,7 +148,10 @@ def _list_choices(choices: list[dict[str, Any]]) -> list[str]:
              "`make bench BENCH_OPTIONS=--choices`: time relative to the plain run; below 1 is faster.", "",
              "| network | batch | " + " | ".join(ways) + " |", "|---|---|" + "---|" * len(ways)]  # fmt: skip
     for choice in choices:
-        cells = [f"{choice['ratios'][way]:.2f}" if way in choice["ratios"] else "failed" for way in ways]
+        cells = [
+            f"{choice['ratios'][way]:.2f}" if way in choice["ratios"] else "failed" if way in choice["failed"] else "-"
+            for way in ways
+        ]
         lines.append(f"| {choice['network']} | {choice['batch']} | " + " | ".join(cells) + " |")
     return [*lines, "", CHOICES]
 

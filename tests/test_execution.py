@@ -46,6 +46,20 @@ def test_evaluate_lays_images_out_as_the_model_likes_them(tmp_path):
     assert run.complete
 
 
+def test_a_model_that_views_its_activations_is_given_the_layout_that_it_takes(tmp_path):
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(3, 64, 3), nn.Linear(64 * 36, 4)
+
+        def forward(self, x):
+            return self.linear(self.conv(x).relu().view(len(x), -1))
+
+    assert prefers_channels_last(Viewing())
+    run = evaluate(Viewing(), (torch.rand(3, 3, 8, 8), torch.zeros(3).long()), out=tmp_path / "run")
+    assert run.complete
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_models_give_the_same_rows(tmp_path):
     torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
 After training, a normalisation is one scale and one shift per channel, and so is part of the convolution before it
 (Ioffe and Szegedy, 2015, section 3.1). A network published without it is then trained in a fraction of the epochs, and
-what comes out has the published layers and no others.
+what comes out has the published layers and no others (convolutions end up with a bias).
 """
 
 from __future__ import annotations

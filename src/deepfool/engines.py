@@ -103,7 +103,8 @@ class Worker:
         self.device = torch.device(job.device)
         self.dtype = DTYPES[job.dtype]
         module = module.to(device=self.device, dtype=self.dtype)
-        self.channels_last = prefers_channels_last(module)
+        self.channels_last: bool | None = None if prefers_channels_last(module) else False
+        """Whether images are laid out with the channels last; None: it would pay, but was not tried yet."""
         module = compile_model(module) if job.compile else module
         self.f = Classifier(module, threshold=job.knobs.get("threshold"))
         self.most: int | None = None
@@ -159,6 +160,8 @@ class Worker:
             given["labels"] = torch.tensor(batch.true_label, device=self.device)
         begin = time.perf_counter()
         x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        if self.channels_last is None:
+            self.channels_last = self._takes_channels_last(x[:1])
         x = lay_out(x, channels_last=self.channels_last)
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
@@ -170,6 +173,19 @@ class Worker:
         seconds = (time.perf_counter() - begin) / len(rows)
         r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
         return Group([{**row, "seconds": round(seconds, 9)} for row in rows], r)
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Whether the model runs on that layout: a `view` inside it may refuse. Attacks of others are not asked to."""
+        if not isinstance(self.job.attack, str) or ":" in self.job.attack:
+            return False
+        try:
+            with self.f.frozen(), torch.no_grad():
+                self.f.model(lay_out(x, channels_last=True))
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        return True
 
     def _check(self, found: Any, count: int) -> None:
         name = name_attack(self.job.attack)

@@ -64,5 +64,6 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1  # names and numbers of glibc's malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another C library
         library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, most)
-        library.mallopt(trim_threshold, most)
+        # Older ones take 32 MB at most; to set the other alone would freeze this one at 128 kB, and make it worse.
+        if library.mallopt(mmap_threshold, most) or library.mallopt(mmap_threshold, 2**25):
+            library.mallopt(trim_threshold, most)

@@ -174,7 +174,8 @@ def finetune(
         epochs: extra epochs.
         lr_scale: the learning rate is this times `learning_rate`, throughout.
         magnify: alpha of the paper: the images are x + alpha * r.
-        recipe: batch size, momentum, weight decay, augmentation; its schedule, crops and bfloat16 are not followed.
+        recipe: batch size, momentum, weight decay, augmentation; its schedule, crops, bfloat16 and batch
+            normalisation are not followed.
             For a network of the zoo the recipe that it was trained with, else plain SGD with momentum 0.9.
         learning_rate: what `lr_scale` is relative to; else the recipe's mean over its last 5 epochs, else 0.01.
         fresh: perturb anew before each epoch, with the model as it is by then.
@@ -239,9 +240,11 @@ def choose_recipe(
     else:
         rate = LEARNING_RATE if recipe is None else last_rate(recipe)
     recipe = recipe or Recipe(epochs, rate)
-    # bfloat16 would round away much of a perturbation of a hundredth; crops would cut it up.
+    # bfloat16 would round away much of a perturbation of a hundredth; crops would cut it up. A network whose batch
+    # normalisation was folded away has nothing left that bounds its gradients.
     return replace(
-        recipe, epochs=epochs, learning_rate=rate * lr_scale, crops=(), bfloat16=False, warmup=0.0,
+        recipe, epochs=epochs, learning_rate=rate * lr_scale, crops=(), bfloat16=False, warmup=0.0, batchnorm=False,
+        clip=min(recipe.clip, 1.0) if recipe.batchnorm else recipe.clip,
         batch_size=recipe.batch_size if batch_size is None else check_count(batch_size, "batch_size"),
     )  # fmt: skip
 

@@ -166,8 +166,8 @@ def project_on_ball(v: Tensor, radius: Tensor, p: float) -> Tensor:
 def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """The point of the half space w . y >= b inside [lower, upper] that is nearest to c, for p in {1, 2, inf}.
 
-    Unlike for a step, c itself may lie outside the box. Also says where there is such a point; elsewhere the corner
-    that comes nearest to the half space is returned.
+    For batches (n, d), b (n,). Unlike for a step, c itself may lie outside the box. Also says where there is such a
+    point; elsewhere the corner that comes nearest to the half space is returned.
 
     >>> y, possible = project(*map(torch.tensor, ([[0.0, 0.0]], [[1.0, 1.0]], [1.0], [[0.7, 0.0]], [[1.0, 1.0]])), 2)
     >>> y, possible

@@ -78,3 +78,22 @@ def test_of_many_classes_few_are_looked_at(p):
     assert auto.backwards.max() <= linearization.MOST + linearization.AT_ONCE + linearization.DRAWS
     alone = deepfool(model, x[3:4], p=p, max_iter=1, overshoot=0.0)
     torch.testing.assert_close(alone.r[0], auto.r[3])
+
+
+def test_which_classes_a_sample_looks_at_does_not_depend_on_its_neighbours():
+    """Class 9 is ten times as steep as the margin allows for, so it is not looked at: alone or beside another sample
+    that lacks more classes."""
+    w = torch.zeros(10, 64)
+    for k in range(1, 10):
+        w[k, k] = 1.0
+    w[9, 9] = 10.0
+    model = torch.nn.Linear(64, 10)
+    model.weight.data = w
+    model.bias.data = torch.tensor([0.0, -1.0, -1.0, -1.1, -1.2, -2.0, -2.1, -2.2, -2.3, -5.0])
+    x = torch.zeros(2, 64)
+    x[1, 1:10] = -torch.tensor([0.0, 0.0, 0.0, 0.1, -0.7, -0.8, -0.9, -1.0, -0.37])  # many classes as near as the first
+    both = deepfool(model, x)
+    for i in range(2):
+        alone = deepfool(model, x[i : i + 1])
+        torch.testing.assert_close(alone.r[0], both.r[i])
+    assert both.backwards[0] > deepfool(model, x[:1]).backwards[0], "the neighbour should have widened the round"

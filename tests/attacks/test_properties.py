@@ -106,3 +106,20 @@ def test_candidates_restrict_the_classes(seed, kind):
     few = deepfool(model, x, candidates=2)
     assert (few.backwards <= 2 * few.iterations).all()
     assert few.fooled.any()
+
+
+class Plateau(torch.nn.Module):
+    """A score that climbs from x_0, is flat half way to its linearised zero, and positive there."""
+
+    def forward(self, x):
+        f = x.sum(1)
+        score = torch.where(f < 0.3, 2 * f - 1.5, torch.where(f < 0.7, 0 * f - 0.9, 2 * f - 1.3))
+        return torch.stack([torch.zeros_like(f), score], 1)
+
+
+def test_a_step_that_was_cut_short_is_finished_where_there_is_no_way_on():
+    x = torch.zeros(1, 4)
+    free, boxed = deepfool(Plateau(), x), deepfool(Plateau(), x, bounds=(0, 1))
+    assert free.fooled.all()
+    assert boxed.fooled.all()
+    torch.testing.assert_close(boxed.r, free.r)

@@ -24,13 +24,7 @@ def test_the_small_networks_ship():
     assert set(SHIPPED) == {"fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10"}
 
 
-# 28 epochs are too few for Network in Network: its card says 15.85 %. This fails when better weights ship.
-SHORT_OF_THE_PAPER = pytest.mark.xfail(strict=True, reason="15.85 % test error after 28 epochs, the paper's has 11.5 %")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SHORT_OF_THE_PAPER if name == "nin-cifar10" else ()) for name in SHIPPED]
-)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_errors_are_the_papers_or_better(name):
     assert ZOO[name].card.test_error <= ZOO[name].paper_error
 

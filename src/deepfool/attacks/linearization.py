@@ -5,7 +5,7 @@ picture, and so on until the label changes. Algorithm 1 (a single score, decided
 two scores (0, f). Where the paper is silent:
 
 - the point that is tested is the one that is returned, x_0 + (1 + overshoot) * sum of r_i; the linearisation is
-  taken at x_0 + sum of r_i, without the overshoot;
+  taken at x_0 + sum of r_i, without the overshoot (where a step was cut short, see below, that is the point tested);
 - inside bounds each step is the smallest one that stays in the box, the first two are cut short (`IN_BOX`), and the
   overshoot is cut at the box;
 - a class whose gradient difference is zero, not finite, or that the box puts out of reach is passed over for the
@@ -46,9 +46,9 @@ WIDE = 64
 """Features from which on "auto" leaves classes out."""
 MARGIN = 1.6
 """By how much the slope of a class that was not looked at may exceed the steepest seen for the same sample."""
-MANY, DRAWS, TRUST = 50, 8, 1.6
+MANY, DRAWS, TRUST = 50, 12, 2.0
 """From so many classes on the slopes of all are estimated at x_0 (`sketch_slopes`), from so many draws; the true slope
-may exceed its estimate by TRUST, about two and a half deviations."""
+may exceed its estimate by TRUST, more than three deviations."""
 AT_ONCE, MOST = 8, 24
 """Of many classes so many are looked at before the bar is lowered to what they showed, and so many in all at one point:
 where the estimates leave more, those that look nearest are taken."""
@@ -157,6 +157,8 @@ class Walk:
         self.fooled = torch.zeros_like(problem.label, dtype=torch.bool)
         shares = IN_BOX if problem.lower is not None and start is None and problem.p >= 2 else ()
         self.shares = torch.tensor([*shares, 1.0], dtype=problem.x_0.dtype, device=problem.x_0.device)
+        self.rest = torch.zeros_like(problem.x_0) if shares else None
+        """(n, d): what was left out of the last step."""
 
     def reached(self, rows: Tensor) -> Tensor:
         """r^ of these samples: the perturbation that is tested and returned."""
@@ -165,8 +167,10 @@ class Walk:
 
     def advance(self, rows: Tensor, r_i: Tensor, *, whole: bool = False) -> None:
         """Add a step, or the share of it that is taken."""
-        if len(self.shares) > 1 and not whole:
-            r_i = r_i * self.shares[self.taken[rows].clamp_max(len(self.shares) - 1), None]
+        if self.rest is not None and not whole:
+            share = self.shares[self.taken[rows].clamp_max(len(self.shares) - 1), None]
+            self.rest[rows] = (1 - share) * r_i
+            r_i = share * r_i
         self.r[rows] += r_i
         self.taken[rows] = len(self.shares) if whole else self.taken[rows] + 1
         self.problem.iterations[rows] += 1
@@ -182,12 +186,14 @@ class Walk:
         classes = self.candidates[rows] if isinstance(self.candidates, Tensor) else self.candidates
         r_i, why_not = descend(problem, rows, here, classes, self.slopes, tangent)
         staying = torch.zeros_like(rows, dtype=torch.bool)
-        if len(self.shares) > 1:  # the steps that were cut short were not tested: this pass has the scores there
+        if self.rest is not None:  # the steps that were cut short were not tested: this pass has the scores there
             cut = self._were_cut(rows).nonzero()[:, 0]
             staying[cut] = problem.improve(rows[cut], here[cut], tangent.scores[cut])
             self.fooled[rows[staying]] = True
+            self.r[rows[staying]] /= 1 + self.overshoot  # so that `reached` is the point that was seen to fool
         if any(why_not):
             stuck = torch.tensor([bool(why) for why in why_not], device=rows.device) & ~staying
+            self._finish_step(rows[stuck])
             for j in stuck.nonzero()[:, 0].tolist():
                 problem.end(rows[j : j + 1], Status.STUCK, why_not[j])
             staying |= stuck
@@ -200,7 +206,7 @@ class Walk:
         """Look where these samples have come to, if their last step was a whole one; returns those not fooled."""
         problem = self.problem
         tested, waiting = rows, rows[:0]
-        if len(self.shares) > 1:
+        if self.rest is not None:
             cut = self._were_cut(rows)
             tested, waiting = rows[~cut], rows[cut]
         if len(tested) == 0:
@@ -211,6 +217,15 @@ class Walk:
         problem.show(tested[~fooled], r_hat[~fooled], z[~fooled])
         self.fooled[tested[fooled]] = True
         return torch.cat([waiting, tested[~fooled]])
+
+    def _finish_step(self, rows: Tensor) -> None:
+        """Where there is no way on from a step that was cut short, take the rest of it, and look."""
+        if self.rest is None:
+            return
+        cut = rows[self._were_cut(rows)]
+        self.r[cut] += self.rest[cut]
+        self.taken[cut] = len(self.shares)
+        self.test(cut)
 
     def _were_cut(self, rows: Tensor) -> Tensor:
         """Whether the last step of these samples was cut short."""
@@ -384,7 +399,8 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
     seen = torch.zeros_like(gap, dtype=torch.bool)
     while True:
         slopes.known[rows[at, None], classes] = linear.consider(at, classes, tangent)
-        seen[at[:, None], classes] = True
+        slopes.known[rows[at], own[at, 0]] = math.nan
+        seen[at[:, None], classes] = classes != own[at]
         bar = torch.where(linear.nearest.isfinite()[:, None], slopes.limit(rows) * linear.nearest[:, None], math.inf)
         open_ = (gap < bar) & ~seen
         if slopes.sketched is not None:
@@ -399,7 +415,10 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
         at = lacking[need[lacking].clamp_max(AT_ONCE) <= few]
         width = min(int(need[at].max()), AT_ONCE)
         near = torch.where(open_[at], gap[at] / slopes.guess(rows[at]), math.inf)
-        classes = near.topk(width, dim=1, largest=False).indices
+        distances, classes = near.topk(width, dim=1, largest=False)
+        # Where fewer are open the row is filled up with the label itself, which is never nearest: which classes a
+        # sample looks at must not depend on its neighbours.
+        classes = torch.where(distances.isfinite(), classes, own[at])
         tangent = problem.tangent(rows[at], linear.x_i[at])
 
 
