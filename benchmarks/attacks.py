@@ -34,7 +34,7 @@ def our_attacks(p: float, many: bool) -> dict[str, Callable[..., df.Adversarial]
     found: dict[str, Callable[..., df.Adversarial]] = {
         "deepfool": lambda m, x: df.deepfool(m, x, **box, candidates=10 if many else None),
     }
-    for budget in (50, 100, 1000):
+    for budget in (50, 100, 300 if many else 1000):
         found[f"smallest-{budget}"] = lambda m, x, b=budget: df.smallest(m, x, **box, budget=b)
     for steps in (100, 1000):
         found[f"fmn-{steps}"] = lambda m, x, s=steps: df.fmn(m, x, **box, steps=s)
