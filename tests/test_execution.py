@@ -11,6 +11,12 @@ from deepfool.execution import compile_model, keep_freed_memory, lay_out, prefer
 from deepfool.models import load
 
 
+def needs_a_compiler(test):
+    """torch.compile needs a C++ compiler, and warns of parts of itself."""
+    test = pytest.mark.filterwarnings("ignore::DeprecationWarning")(test)
+    return pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")(test)
+
+
 def test_the_layout_that_pays_is_that_of_the_wide_convolutions():
     assert prefers_channels_last(load("nin-cifar10"))
     assert not prefers_channels_last(load("lenet-mnist"))
@@ -60,7 +66,7 @@ def test_a_model_that_views_its_activations_is_given_the_layout_that_it_takes(tm
     assert run.complete
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@needs_a_compiler
 def test_compiled_models_give_the_same_rows(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(70, 32), nn.Tanh(), nn.Linear(32, 6))
@@ -73,7 +79,7 @@ def test_compiled_models_give_the_same_rows(tmp_path):
     assert Run(tmp_path / "compiled").manifest["identity"] != Run(tmp_path / "plain").manifest["identity"]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@needs_a_compiler
 def test_a_compiled_model_takes_any_batch_and_several_gradients():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(70, 32), nn.Tanh(), nn.Linear(32, 6))

@@ -30,7 +30,7 @@ def test_affine_distances_are_reached(classes, bounds, p):
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("name", ["fc500-mnist", "lenet-mnist"])
 def test_never_larger_than_deepfool_on_real_networks(name, p):
-    model, x = models.load(name), datasets.load("mnist-sample").batch(range(0, 1000, 25))
+    model, x = models.load(name), datasets.load("mnist-sample").batch(range(0, 1000, 10))
     plain = deepfool(model, x, p=p, bounds=(0, 1))
     small = smallest(model, x, p=p, bounds=(0, 1), budget=50)
     smaller = smallest(model, x, p=p, bounds=(0, 1), budget=100)
