@@ -15,10 +15,11 @@ def write_attacks(work: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Minimum-norm attacks, side by side", "",
-        "Made by `make bench-attacks`. All attacks ran on the same images inside [0, 1], in one process.",
+        "Made by `make bench-attacks`. All attacks ran on the same images inside [0, 1], one after the other.",
         "The ratio compares, image by image, with the smallest perturbation that any attack in the table found; images",
         "an attack did not fool count as an infinite ratio in its quantiles, and the mean is then not given.",
-        "Passes are forward passes plus backward rows per image. Times are of this machine and serve to compare.", "",
+        "Passes are forward passes plus backward rows per image. Times are of one machine beside other load, and a run",
+        "that was stopped goes on where it was, so they compare roughly.", "",
     ]  # fmt: skip
     panels = []
     for folder in sorted(work.glob("*/*")):

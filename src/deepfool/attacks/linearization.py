@@ -237,23 +237,22 @@ def descend(
     rows: Tensor,
     r: Tensor,
     candidates: Candidates | Tensor,
-    slopes: Slopes | None = None,
-    tangent: Tangent | None = None,
+    slopes: Slopes,
+    tangent: Tangent,
 ) -> tuple[Tensor, list[str]]:
     """Lines 6 to 11 of Algorithm 2: linearise at x_0 + r, find the nearest class, step to its boundary.
 
     `candidates` may also be the classes themselves, (k, m). `slopes` is what "auto" knows from earlier iterations,
-    `tangent` the linearisation there if it is at hand. Returns the steps, and for each sample why there is none (an
+    `tangent` the linearisation there. Returns the steps, and for each sample why there is none (an
     empty text where there is one).
     """
     x_i = problem.clamp(rows, problem.x_0[rows] + r)
-    tangent = tangent or problem.tangent(rows, x_i)
     linear = _Linearization(problem, rows, x_i, tangent.scores)
     everyone = torch.arange(len(rows), device=rows.device)
     if isinstance(candidates, Tensor):
         linear.consider(everyone, candidates, tangent)
     elif candidates == "auto" and _can_prune(problem):
-        _search_nearest(linear, everyone, slopes or Slopes.unknown(problem), tangent)
+        _search_nearest(linear, everyone, slopes, tangent)
     else:
         linear.consider(everyone, choose_classes(problem, rows, tangent.scores, candidates), tangent)
     return linear.r_i, linear.explain()
