@@ -50,6 +50,8 @@ CASES = (
     Case("lenet-mnist", 200, boxed=True, targets=(("adv-lib", 4), ("foolbox", 10), ("ART", 40))),
     Case("efficientnet-lite0", 16, candidates=10, targets=(("foolbox", 4),)),
 )
+PRICED = ("fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10")
+"""Networks on which "auto" is held against "all"."""
 FEW = {"ART": 20, "torchattacks": 2}
 """Peers that take minutes for a batch get fewer images; their time is compared per image."""
 
@@ -92,7 +94,7 @@ def measure(case: Case, rounds: int, patience: float, folder: str | None) -> dic
     batched = df.Classifier(model).batched_rows
     for turn in range(rounds + 1):  # the first one warms up and yields the norms
         for name, attack in attacks.items():
-            if turn > 1 and times[name][0] * FEW.get(name, len(x)) > patience:
+            if turn and times[name] and times[name][0] * FEW.get(name, len(x)) > patience:
                 continue
             some = slice(0, FEW.get(name, len(x)))
             start = time.perf_counter()
@@ -102,7 +104,7 @@ def measure(case: Case, rounds: int, patience: float, folder: str | None) -> dic
                 norms[name] = judge(model, x[some], y, label[some], case.boxed)
                 if seconds * len(y) > patience:  # no second go for those that take this long
                     times[name].append(seconds)
-            elif not (turn == 1 and times[name]):
+            else:
                 times[name].append(seconds)
         if turn:
             bare.append(replay(events, model, batched) / len(x))
@@ -131,7 +133,8 @@ def keep(file: Path, result: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", default=[case.network for case in CASES])
+    default = list(dict.fromkeys([*(case.network for case in CASES), *PRICED]))
+    parser.add_argument("--networks", nargs="*", default=default, help="of: %(default)s")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--patience", type=float, default=20.0, help="seconds after which a contender runs only once")
@@ -155,8 +158,8 @@ def main() -> None:
     from benchmarks.price import measure_price
     from benchmarks.speed_page import write_page
 
-    for network in arguments.networks if arguments.price else ():
-        if not network.startswith("efficientnet"):
+    for network in PRICED if arguments.price else ():
+        if network in arguments.networks:
             measure_price(network, min(arguments.price, 200) if network == "nin-cifar10" else arguments.price,
                           arguments.work)  # fmt: skip
     if arguments.choices:

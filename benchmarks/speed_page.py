@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from benchmarks.labels import place_labels
+
 HEAD = """# Speed
 
 Made by `make bench`; every number on this page comes from that command. All contenders attack the same images in one
@@ -170,14 +172,17 @@ def _draw(cases: list[dict[str, Any]], file: Path) -> None:
         "ART": "#cc79a7",
         "torchattacks": "#56b4e9",
     }
+    named: list[tuple[float, float, str]] = []
     for row, case in enumerate(reversed(cases)):
         for name, seconds in case["seconds"].items():
             if name in colours:
-                axis.scatter(seconds / case["seconds"]["deepfool"], row, color=colours[name], zorder=3)
-                axis.annotate(name, (seconds / case["seconds"]["deepfool"], row), fontsize=7, xytext=(3, 4),
-                              textcoords="offset points")  # fmt: skip
+                ratio = seconds / case["seconds"]["deepfool"]
+                axis.scatter(ratio, row, color=colours[name], zorder=3)
+                named.append((ratio, row, name))
     axis.set(xscale="log", xlabel="times as long as deepfool, per image", yticks=range(len(cases)))
     axis.set_yticklabels([case["case"] for case in reversed(cases)], fontsize=8)
     axis.axvline(1, color="#0072b2")
     axis.grid(alpha=0.3, axis="x")
-    figure.savefig(file)
+    axis.margins(0.1)
+    place_labels(axis, named)
+    figure.savefig(file, metadata={"Date": None})

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.labels import place_labels
+
 
 def write_attacks(work: Path, out: Path) -> None:
     """One table per network and norm, and one picture for all of them."""
@@ -72,10 +74,11 @@ def draw(panels: list[tuple[str, list[dict[str, Any]]]], file: Path) -> None:
     columns = min(3, len(panels))
     figure, axes = plt.subplots(
         math.ceil(len(panels) / columns), columns, squeeze=False, layout="constrained",
-        figsize=(5 * columns, 3.6 * math.ceil(len(panels) / columns)),
+        figsize=(6 * columns, 4.6 * math.ceil(len(panels) / columns)),
     )  # fmt: skip
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
+    named: list[tuple[Any, tuple[float, float, str]]] = []
     for axis, (title, rows) in zip(axes.flat, panels, strict=False):
         for row in rows:
             if not math.isfinite(row["median"]):
@@ -83,12 +86,15 @@ def draw(panels: list[tuple[str, list[dict[str, Any]]]], file: Path) -> None:
             peer = row["attack"].startswith(("adv-lib", "foolbox"))
             where = (row["forwards"] + row["backwards"], max(row["median"] - 1, 1e-5))
             axis.scatter(*where, color="#d55e00" if peer else "#0072b2", marker="x" if peer else "o", s=28)
-            axis.annotate(row["attack"], where, fontsize=6, xytext=(3, 3), textcoords="offset points")
+            named.append((axis, (*where, row["attack"])))
         axis.set(
             xscale="log", yscale="log", title=title, xlabel="passes per image", ylabel="median excess over the best"
         )
+        axis.margins(0.12)
         axis.grid(alpha=0.3)
-    figure.savefig(file)
+    for axis in axes.flat:
+        place_labels(axis, [point for of, point in named if of is axis])
+    figure.savefig(file, metadata={"Date": None})
 
 
 def _number(value: float, digits: int) -> str:

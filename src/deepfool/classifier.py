@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfool.errors import InputError, ModelError, is_out_of_memory
+from deepfool.neck import Neck
 
 Model = Callable[[Tensor], Any]
 
@@ -60,6 +61,8 @@ class Classifier:
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
         self.row_bytes: int | None = None
         """What one gradient row of one sample takes, estimated from the first forward pass."""
+        self.neck: Neck | None = None
+        """The last hidden layer, if the first forward pass has shown one."""
 
     @staticmethod
     def of(model: Model | Classifier, threshold: float | None = None) -> Classifier:

@@ -1,7 +1,8 @@
 """The gradients of the class scores: one forward pass, then rows of the Jacobian in chunks that fit in memory.
 
 A row is the gradient of one difference of scores, f_k - f_reference, with respect to the input. Rows for many classes
-are taken in one batched backward pass (`is_grads_batched`); where an operator has no batching rule, one by one.
+are taken in one batched backward pass (`is_grads_batched`); where an operator has no batching rule, one by one. How
+steep all classes are, relative to each other, can be estimated at the last hidden layer for far less than a row.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from deepfool.classifier import Classifier
 from deepfool.errors import ModelError, is_out_of_memory
+from deepfool.neck import find_neck, follow_layers
+from deepfool.norms import norm
 
 
 class Tangent:
@@ -32,7 +35,15 @@ class Tangent:
     def __init__(self, f: Classifier, x: Tensor) -> None:
         self.f = f
         self.x = x.detach().requires_grad_(True)
-        self._graph = _measured_forward(f, self.x) if f.row_bytes is None else f(self.x)
+        self._at_neck: Tensor | None = None
+        if f.row_bytes is None:
+            self._graph, self._at_neck = _measured_forward(f, self.x)
+        elif f.neck is None:
+            self._graph = f(self.x)
+        else:
+            with f.neck.watch() as seen:
+                self._graph = f(self.x)
+            self._at_neck = seen[-1] if seen else None
         self.scores = self._graph.detach()
         if not self._graph.requires_grad:
             raise ModelError(
@@ -49,11 +60,7 @@ class Tangent:
         size = self.rows_at_once(k)
         for start in range(0, k, size):
             columns = slice(start, min(start + size, k))
-            chosen = classes[:, columns].T.unsqueeze(-1)  # (rows, n, 1)
-            seeds = torch.zeros(len(chosen), *self.scores.shape, dtype=self.scores.dtype, device=self.scores.device)
-            seeds.scatter_(2, chosen, 1.0)
-            seeds.scatter_add_(2, reference.view(1, n, 1).expand(len(chosen), n, 1), -torch.ones_like(seeds[..., :1]))
-            rows = self._pull_back(seeds, keep=columns.stop < k)
+            rows = self._pull_back(self._seeds(classes[:, columns], reference), keep=columns.stop < k)
             yield columns, rows.reshape(len(rows), n, -1).transpose(0, 1)
 
     def row(self, seeds: Tensor) -> Tensor:
@@ -66,10 +73,45 @@ class Tangent:
         (row,) = torch.autograd.grad(self._graph, self.x, seeds)
         return row.reshape(len(seeds), -1)
 
+    def relative_slopes(self, reference: Tensor) -> Tensor | None:
+        """(n, c): how steep f_k - f_reference is at the last hidden layer; None where that cannot be had.
+
+        At the input it is about as steep, but for a factor of the sample's own. To be asked before the rows are.
+
+        >>> f = Classifier(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)))
+        >>> Tangent(f, torch.ones(5, 4)).relative_slopes(torch.zeros(5, dtype=torch.long)).shape
+        torch.Size([5, 2])
+        """
+        at_neck, self._at_neck = self._at_neck, None
+        if at_neck is None or not self.f.batched_rows:
+            return None
+        n, c = self.scores.shape
+        per_row = max(1, 4 * at_neck.numel() * at_neck.element_size())
+        slopes, size = [], max(1, self.f.memory_budget // per_row)
+        for start in range(0, c, size):
+            classes = torch.arange(start, min(start + size, c), device=self.scores.device)
+            seeds = self._seeds(classes.expand(n, -1), reference)
+            try:
+                (rows,) = torch.autograd.grad(self._graph, at_neck, seeds, is_grads_batched=True, retain_graph=True)
+            except (RuntimeError, NotImplementedError) as error:  # no batching rule, or a way around the neck
+                if is_out_of_memory(error):
+                    raise
+                self.f.neck = None
+                return None
+            slopes.append(norm(rows.reshape(len(rows), n, -1), 2))
+        return torch.cat(slopes).T
+
     def rows_at_once(self, k: int) -> int:
         """How many rows fit in the memory budget of the classifier (at least one)."""
         per_row = max(1, (self.f.row_bytes or 0) * len(self.x))
         return max(1, min(k, self.f.memory_budget // per_row))
+
+    def _seeds(self, classes: Tensor, reference: Tensor) -> Tensor:
+        """(k, n, c): what to pull back for the gradients of f_class - f_reference, `classes` being (n, k)."""
+        n, k = classes.shape
+        seeds = torch.zeros(k, *self.scores.shape, dtype=self.scores.dtype, device=self.scores.device)
+        seeds.scatter_(2, classes.T.unsqueeze(-1), 1.0)
+        return seeds.scatter_add_(2, reference.view(1, n, 1).expand(k, n, 1), -torch.ones_like(seeds[..., :1]))
 
     def _pull_back(self, seeds: Tensor, *, keep: bool) -> Tensor:
         """Vector-Jacobian products for a stack of seeds, batched if the model's operators allow it."""
@@ -89,36 +131,6 @@ class Tangent:
             more = keep or i < len(seeds) - 1
             single += torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
         return torch.stack(single)
-
-
-def sketch_slopes(f: Classifier, x: Tensor, reference: Tensor, draws: int) -> Tensor | None:
-    """Estimates (n, c) of ||grad f_k - grad f_reference||_2 for every class at once; None if the model cannot do it.
-
-    One forward-mode product along a Gaussian direction gives the derivative of all scores along it; the mean square of
-    the differences over several directions estimates the squared norm, with a relative error of 1 / sqrt(2 * draws) in
-    the norm. The directions are the same for every sample and every call, so that no answer depends on the batch.
-
-    >>> f = Classifier(torch.nn.Linear(100, 3, bias=False))
-    >>> w = f.model.weight.detach()
-    >>> slopes = sketch_slopes(f, torch.zeros(1, 100), torch.tensor([0]), 400)
-    >>> bool(((slopes[0, 1:] / (w[1:] - w[0]).norm(dim=1)) - 1).abs().max() < 0.2)
-    True
-    """
-    generator = torch.Generator().manual_seed(0)
-    squares = torch.zeros(())
-    for _ in range(draws):
-        z = torch.randn((1, *x.shape[1:]), generator=generator, dtype=torch.float32).to(x)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of torch about itself, the first time
-                along = torch.func.jvp(f, (x,), (z.expand_as(x).contiguous(),))[1]
-        except (NotImplementedError, RuntimeError) as error:
-            if is_out_of_memory(error):  # for the caller to halve the batch
-                raise
-            return None  # an operator has no forward-mode rule
-        along = along.detach()
-        squares = squares.to(along) + (along - along.gather(1, reference[:, None])) ** 2
-    return (squares / draws).sqrt()
 
 
 def difference(scores: Tensor, k: Tensor, reference: Tensor) -> Tensor:
@@ -147,8 +159,9 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.nn.functional.softplus(excess), excess.sigmoid(), direction
 
 
-def _measured_forward(f: Classifier, x: Tensor) -> Tensor:
-    """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take."""
+def _measured_forward(f: Classifier, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A forward pass that looks for the neck, and notes the largest tensor kept for the backward pass, to foresee what
+    a row will take. Returns the scores and the tensor at the neck."""
     largest = x[0].numel() * x.element_size()
 
     def note(kept: Tensor) -> Tensor:
@@ -157,8 +170,12 @@ def _measured_forward(f: Classifier, x: Tensor) -> Tensor:
             largest = max(largest, kept.numel() // len(x) * kept.element_size())
         return kept.detach()  # itself, it would hold the graph that holds it, and neither would ever be freed
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept), follow_layers(f.model) as calls:
         z = f(x)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
-    return z
+    found = find_neck(calls, x, z)
+    if found is None:
+        return z, None
+    f.neck, at_neck = found
+    return z, at_neck

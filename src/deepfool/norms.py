@@ -56,9 +56,15 @@ def norm(v: Tensor, p: float) -> Tensor:
         return _plain_norm(v, p)
     if p == 2:
         plain = _plain_norm(v, 2)
-        # Squares of tiny or huge entries leave the range of float32: only then pay for the scaled form.
-        if bool(((plain > 1e-15) & (plain < 1e15)).all()):
-            return plain
+        # Squares of tiny or huge entries leave the range of float32: only there pay for the scaled form.
+        doubtful = ~((plain > 1e-15) & (plain < 1e15))
+        if bool(doubtful.any()):
+            plain[doubtful] = _scaled_norm(v[doubtful], 2)
+        return plain
+    return _scaled_norm(v, p)
+
+
+def _scaled_norm(v: Tensor, p: float) -> Tensor:
     scale = _plain_norm(v, math.inf)
     safe = torch.where((scale > 0) & scale.isfinite(), scale, torch.ones_like(scale))
     return safe * _plain_norm(v / safe.unsqueeze(-1), p)

@@ -32,7 +32,7 @@ def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
 
 @pytest.mark.parametrize(
     ("knobs", "most_forwards", "most_rows"),
-    [({}, 3.5, 7.5), ({"p": torch.inf}, 3.5, 7.5), ({"bounds": (0, 1)}, 5.5, 13.5)],
+    [({}, 3.1, 5.6), ({"p": torch.inf}, 3.1, 5.6), ({"bounds": (0, 1)}, 5.1, 8.9)],
 )
 def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most_forwards, most_rows):
     every, _, _ = count(*digits, candidates="all", **knobs)
@@ -67,7 +67,7 @@ def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
 
 @pytest.mark.parametrize("p", [2, torch.inf])
 def test_of_many_classes_few_are_looked_at(p):
-    """The slopes of 300 classes are estimated first; the first step is still that of all of them."""
+    """The slopes of 300 classes are estimated at the last hidden layer; the first step is still that of all of them."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(100, 64), torch.nn.Tanh(), torch.nn.Linear(64, 300))
     x = torch.randn(40, 100)
@@ -75,7 +75,8 @@ def test_of_many_classes_few_are_looked_at(p):
     same = (every.r - auto.r).norm(dim=1) <= 1e-4 * every.r.norm(dim=1)
     assert same.float().mean() >= 0.97
     assert every.backwards.max() == 299
-    assert auto.backwards.max() <= linearization.MOST + linearization.AT_ONCE + linearization.DRAWS
+    assert auto.backwards.max() <= linearization.MOST + linearization.AT_ONCE
+    assert auto.backwards.double().mean() <= 16
     alone = deepfool(model, x[3:4], p=p, max_iter=1, overshoot=0.0)
     torch.testing.assert_close(alone.r[0], auto.r[3])
 

@@ -16,7 +16,6 @@ two scores (0, f). Where the paper is silent:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,24 +33,22 @@ from deepfool.attacks.arguments import (
 from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
-from deepfool.jacobian import Tangent, sketch_slopes
+from deepfool.jacobian import Tangent
 from deepfool.norms import check_p, dual, norm, reach, step
 
-FIRST, AGAIN = 3, 2
+FIRST, AGAIN = 3, 1
 """How many classes "auto" takes gradients for before it looks which others can be nearer: at x_0, and later."""
 SMALL, CHEAP = 8, 2**19
 """So many samples at least (if there are) go together, whatever they lack, or as many as have CHEAP bytes of gradients:
 smaller rounds cost more than they save."""
 WIDE = 64
 """Features from which on "auto" leaves classes out."""
-MARGIN = 1.6
-"""By how much the slope of a class that was not looked at may exceed the steepest seen for the same sample."""
-MANY, DRAWS, TRUST = 50, 12, 2.0
-"""From so many classes on the slopes of all are estimated at x_0 (`sketch_slopes`), from so many draws; the true slope
-may exceed its estimate by TRUST, more than three deviations."""
-AT_ONCE, MOST = 8, 24
-"""Of many classes so many are looked at before the bar is lowered to what they showed, and so many in all at one point:
-where the estimates leave more, those that look nearest are taken."""
+MARGIN, TRUST = 1.6, 1.4
+"""By how much the slope of a class that was not looked at may exceed what the steepest of those that were lets expect:
+without and with an estimate from the last hidden layer."""
+MANY, AT_ONCE, MOST = 50, 8, 24
+"""Of MANY classes or more AT_ONCE are looked at before the bar is lowered to what they showed, and MOST in all at one
+point: where the margin leaves more, those that look nearest are taken."""
 IN_BOX = (0.6, 0.7)
 """Inside bounds, how much of the first steps is taken before the classifier is linearised anew. Features that stop at a
 bound hand their share to others that the linear picture knows less of: whole first steps end 5 to 9 % farther out, on
@@ -149,7 +146,7 @@ class Walk:
         slopes: Slopes | None = None,
     ) -> None:
         self.problem, self.candidates, self.overshoot, self.start = problem, candidates, overshoot, start
-        self.slopes = slopes or Slopes.unknown(problem)
+        self.slopes = slopes or Slopes(problem)
         self.r = torch.zeros_like(problem.x_0)
         """(n, d): the sum of r_i so far."""
         self.taken = torch.zeros_like(problem.label)
@@ -162,7 +159,7 @@ class Walk:
 
     def reached(self, rows: Tensor) -> Tensor:
         """r^ of these samples: the perturbation that is tested and returned."""
-        r_hat = (1 + self.overshoot) * self.r[rows]
+        r_hat = (1 + self.overshoot) * self.problem.of(rows, self.r)
         return r_hat if self.start is None else self.start[rows] + r_hat
 
     def advance(self, rows: Tensor, r_i: Tensor, *, whole: bool = False) -> None:
@@ -178,11 +175,11 @@ class Walk:
     def step(self, rows: Tensor, *, whole: bool = False) -> Tensor:
         """Lines 6 to 11 for these samples; returns those that have moved. `whole`: whatever `shares` says."""
         problem = self.problem
-        here = self.r[rows] if self.start is None else self.start[rows] + self.r[rows]
+        here = problem.of(rows, self.r) if self.start is None else self.start[rows] + self.r[rows]
         if self.start is None and not bool(self.taken.any()):
             tangent = problem.open(rows)
         else:
-            tangent = problem.tangent(rows, problem.x_0[rows] + here)
+            tangent = problem.tangent(rows, problem.of(rows, problem.x_0) + here)
         classes = self.candidates[rows] if isinstance(self.candidates, Tensor) else self.candidates
         r_i, why_not = descend(problem, rows, here, classes, self.slopes, tangent)
         staying = torch.zeros_like(rows, dtype=torch.bool)
@@ -212,7 +209,7 @@ class Walk:
         if len(tested) == 0:
             return waiting
         r_hat = self.reached(tested)
-        z = problem.look(tested, problem.x_0[tested] + r_hat)
+        z = problem.look(tested, problem.of(tested, problem.x_0) + r_hat)
         fooled = problem.improve(tested, r_hat, z)
         problem.show(tested[~fooled], r_hat[~fooled], z[~fooled])
         self.fooled[tested[fooled]] = True
@@ -246,7 +243,7 @@ def descend(
     `tangent` the linearisation there. Returns the steps, and for each sample why there is none (an
     empty text where there is one).
     """
-    x_i = problem.clamp(rows, problem.x_0[rows] + r)
+    x_i = problem.clamp(rows, problem.of(rows, problem.x_0) + r)
     linear = _Linearization(problem, rows, x_i, tangent.scores)
     everyone = torch.arange(len(rows), device=rows.device)
     if isinstance(candidates, Tensor):
@@ -341,68 +338,75 @@ class _Linearization:
         return ["" if ok else _explain(*why) for ok, *why in facts]
 
 
-@dataclass
 class Slopes:
     """What "auto" remembers of each sample: how steep its score differences were when last looked at."""
 
-    known: Tensor
-    """(n, c): ||w'_k||_q, NaN where class k was never looked at."""
-    sketched: Tensor | None = None
-    """(n, c): estimates of ||w'_k||_2 at x_0, where there are many classes."""
+    def __init__(self, problem: Problem) -> None:
+        self.expected = torch.ones(problem.scores.shape, dtype=problem.x_0.dtype, device=problem.x_0.device)
+        """(n, c): what the last hidden layer said of ||w'_k|| at x_0, but for a factor per sample; 1 if nothing."""
+        self.margin = MARGIN
+        self.factor = torch.full_like(self.expected, math.nan)
+        """(n, c): ||w'_k||_q over what was expected, NaN where class k was never looked at."""
 
-    @staticmethod
-    def unknown(problem: Problem) -> Slopes:
-        return Slopes(torch.full(problem.scores.shape, math.nan, dtype=problem.x_0.dtype, device=problem.x_0.device))
+    def expect(self, problem: Problem, rows: Tensor, tangent: Tangent) -> bool:
+        """Ask the last hidden layer; says whether it had an answer for all."""
+        relative = tangent.relative_slopes(problem.label[rows])
+        if relative is None:
+            return False
+        relative = relative.to(self.expected.dtype)
+        steepest = relative.amax(1, keepdim=True)
+        # What is nearly flat there may still have another way to the scores.
+        relative = torch.maximum(relative / steepest, torch.full_like(relative, 0.25))
+        known = steepest.isfinite() & (steepest > 0)
+        self.expected[rows] = torch.where(known, relative, torch.ones_like(relative))
+        if bool(known.all()):
+            self.margin = TRUST
+        return bool(known.all())
+
+    def learn(self, rows: Tensor, classes: Tensor, slopes: Tensor) -> None:
+        """Classes (k, m) of these samples are this steep."""
+        self.factor[rows[:, None], classes] = slopes / self.expected[rows].gather(1, classes)
 
     def guess(self, rows: Tensor) -> Tensor:
-        """(k, c): the last slope of each class, or the steepest known one of the sample (1 if none is)."""
-        known = self.known[rows]
-        rest = self._scaled(rows)
-        if rest is None:
-            steepest = torch.nan_to_num(known, 0.0, 0.0).amax(1, keepdim=True)
-            rest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
-        return torch.where(known.isfinite() & (known > 0), known, rest)
+        """(k, c): the slopes as far as they are known, or as steep as the steepest known one lets expect."""
+        factor = self.factor[rows]
+        steepest = self._steepest(factor)
+        rest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
+        return torch.where(factor.isfinite() & (factor > 0), factor, rest) * self.expected[rows]
 
     def limit(self, rows: Tensor) -> Tensor:
         """(k, c): how steep the classes that were not looked at can be."""
-        rest = self._scaled(rows)
-        if rest is not None:
-            return TRUST * rest
-        return MARGIN * torch.nan_to_num(self.known[rows], 0.0, 0.0).amax(1, keepdim=True)
+        return self.margin * self._steepest(self.factor[rows]) * self.expected[rows]
 
-    def _scaled(self, rows: Tensor) -> Tensor | None:
-        """The estimates, brought to the norm and to the place of the slopes that are known."""
-        if self.sketched is None:
-            return None
-        estimate = self.sketched[rows].clamp_min(torch.finfo(self.sketched.dtype).tiny)
-        scale = (self.known[rows] / estimate).nanmedian(1, keepdim=True).values
-        return estimate * torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+    @staticmethod
+    def _steepest(factor: Tensor) -> Tensor:
+        return torch.nan_to_num(factor, 0.0, 0.0).amax(1, keepdim=True)
 
 
 def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, tangent: Tangent) -> None:
     """The nearest of all classes, with gradients for those only that can be it.
 
-    First the few classes that look nearest (at x_0 by their scores, later by scores and the last slopes); then all
-    whose boundary would still be nearer if its slope were as steep as `Slopes.limit` allows, of many classes the MOST
-    that look nearest. The answer for one sample does not depend on the others in its batch.
+    First the few classes that look nearest by their scores and expected slopes; then all whose boundary would still be
+    nearer if its slope were as steep as `Slopes.limit` allows, of many classes the MOST that look nearest. The answer
+    for one sample does not depend on the others in its batch.
     """
     problem, rows = linear.problem, linear.rows
     own = problem.label[rows, None]
     gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
-    fresh = bool(slopes.known[rows].isnan().all())
-    if fresh and problem.classes >= MANY:
-        slopes.sketched = _sketch(problem)
+    fresh = bool(slopes.factor[rows].isnan().all())
+    if fresh:
+        slopes.expect(problem, rows, tangent)
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = everyone
     together = max(SMALL, CHEAP // max(1, problem.f.row_bytes or CHEAP))
     seen = torch.zeros_like(gap, dtype=torch.bool)
     while True:
-        slopes.known[rows[at, None], classes] = linear.consider(at, classes, tangent)
-        slopes.known[rows[at], own[at, 0]] = math.nan
+        slopes.learn(rows[at], classes, linear.consider(at, classes, tangent))
+        slopes.factor[rows[at], own[at, 0]] = math.nan
         seen[at[:, None], classes] = classes != own[at]
         bar = torch.where(linear.nearest.isfinite()[:, None], slopes.limit(rows) * linear.nearest[:, None], math.inf)
         open_ = (gap < bar) & ~seen
-        if slopes.sketched is not None:
+        if problem.classes >= MANY:
             open_ &= seen.sum(1, keepdim=True) < MOST
         need = open_.sum(1)
         lacking = need.nonzero()[:, 0]
@@ -419,14 +423,6 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
         # sample looks at must not depend on its neighbours.
         classes = torch.where(distances.isfinite(), classes, own[at])
         tangent = problem.tangent(rows[at], linear.x_i[at])
-
-
-def _sketch(problem: Problem) -> Tensor | None:
-    """Estimates of all slopes at x_0, for all samples. Each draw counts as a forward pass and a backward row."""
-    everyone = torch.arange(len(problem.x_0), device=problem.x_0.device)
-    slopes = sketch_slopes(problem.f, problem.inputs(everyone, problem.x_0), problem.label, DRAWS)
-    problem.count(everyone, forwards=DRAWS, backwards=DRAWS)
-    return None if slopes is None else slopes.to(problem.x_0.dtype)
 
 
 def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: Candidates) -> Tensor:

@@ -78,6 +78,10 @@ class Problem:
     def classes(self) -> int:
         return self.scores.shape[1]
 
+    def of(self, rows: Tensor, values: Tensor) -> Tensor:
+        """values[rows], to be read only: where that is all of them, as at the first step, they are not copied."""
+        return values if rows is self.running and len(rows) == len(values) else values[rows]
+
     def inputs(self, rows: Tensor, y: Tensor) -> Tensor:
         """The points y (k, d) of these samples as the model takes them: inside the box, shaped, typed."""
         return self._shaped(self.clamp(rows, y), rows)
@@ -85,7 +89,7 @@ class Problem:
     def clamp(self, rows: Tensor, y: Tensor) -> Tensor:
         """y moved into the box, and rounded to the inputs' own precision if that is half."""
         if self.lower is not None and self.upper is not None:
-            y = y.clamp(self.lower[rows], self.upper[rows])
+            y = y.clamp(self.of(rows, self.lower), self.of(rows, self.upper))
         return y if self.like.dtype == y.dtype else y.to(self.like.dtype).to(y.dtype)
 
     def _shaped(self, y: Tensor, rows: Tensor) -> Tensor:
@@ -128,8 +132,9 @@ class Problem:
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note the passes that these samples went through; a sample may stand in `rows` several times."""
-        self.forwards.index_add_(0, rows, torch.full_like(rows, forwards))
-        self.backwards.index_add_(0, rows, torch.full_like(rows, backwards))
+        for counter, passes in ((self.forwards, forwards), (self.backwards, backwards)):
+            if passes:
+                counter.index_add_(0, rows, torch.full_like(rows, passes))
 
     def look(self, rows: Tensor, y: Tensor) -> Tensor:
         """The scores at the points y of these samples, counted as a forward pass each."""
@@ -195,9 +200,10 @@ class Problem:
         fooled = self.is_fooled(rows, z)
         size = norm(self.settled(rows, r), self.p)
         better = (fooled & (size < self.best[rows])).nonzero()[:, 0]
-        # Largest first: of several perturbations of one sample the last one is then the smallest.
-        better = better[size[better].argsort(descending=True)]
-        better = better[_last_of_each(rows[better])]
+        if not bool((rows[1:] > rows[:-1]).all()):  # a sample may stand there twice
+            # Largest first: of several perturbations of one sample the last one is then the smallest.
+            better = better[size[better].argsort(descending=True)]
+            better = better[_last_of_each(rows[better])]
         self.best[rows[better]] = size[better]
         self.finish(rows[better], r[better], z[better].argmax(1))
         return fooled
@@ -206,7 +212,8 @@ class Problem:
         """r as the model sees it: clipped and rounded where x_0 + r is; otherwise in its full precision."""
         if self.lower is None and self.like.dtype == self.x_0.dtype:
             return r
-        return self.clamp(rows, self.x_0[rows] + r) - self.x_0[rows]
+        x_0 = self.of(rows, self.x_0)
+        return self.clamp(rows, x_0 + r) - x_0
 
     def finish(self, rows: Tensor, r: Tensor, adv_label: Tensor, caution: str = "") -> None:
         """These samples are fooled by r, as a forward pass has shown."""

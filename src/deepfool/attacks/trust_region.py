@@ -25,11 +25,11 @@ from torch import Tensor
 from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
 from deepfool.attacks.decision_search import search_by_decisions
-from deepfool.attacks.linearization import Slopes, Walk, choose_classes
+from deepfool.attacks.linearization import WIDE, Slopes, Walk, choose_classes
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
-from deepfool.jacobian import difference
+from deepfool.jacobian import Tangent, difference
 from deepfool.norms import check_p, dual, norm, project
 
 OVERSHOOT = 0.02
@@ -38,6 +38,16 @@ OVERSHOOT = 0.02
 KEPT = {2: 0.8, math.inf: 0.8, 1: 1.0}
 """The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 above
 all, its answer is poor and they do better with the passes."""
+
+LINEARISED = 6
+"""Classes whose gradients are taken at x_0, unless `candidates` says otherwise: more than stage 1 will try, because
+which of them are nearest is only estimated before; 10 where there is no estimate."""
+
+AIM = {2: 0.3, math.inf: 0.3, 1: 0.1}
+"""How far beyond its linearised boundary a phase aims at first, relative to the distance from x_0 to that boundary."""
+
+END = {2: 0.005, math.inf: 0.01, 1: 0.02}
+"""The trust region at the end of stage 2, relative to the perturbation. In l1 features come and go to the end."""
 
 MASKED = (
     "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
@@ -67,16 +77,14 @@ class Plan:
         """The plan for a budget of passes.
 
         >>> Plan.of(100).classes, Plan.of(1000).kick
-        (4, 24)
+        (3, 24)
         """
         if budget < 40:
             return Plan(classes=1, first=4, middle=0.5, second=1000, kick=0, leap=0.15)
         if budget < 75:  # too few rounds for small steps
             return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0, leap=0.15)
         if budget < 300:
-            if p == 1:  # takes longer to settle
-                return Plan(classes=3, first=8, middle=0.3, second=1000, kick=0)
-            return Plan(classes=4, first=6, middle=0.3, second=1000, kick=0)
+            return Plan(classes=3, first=6 if p == 1 else 8, middle=0.3, second=1000, kick=0)
         return Plan(classes=9, first=10, middle=0.2, second=20, kick=24)
 
 
@@ -102,7 +110,8 @@ def smallest(
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values. What was really used is in
             the result's `forwards` and `backwards`: it can be a few more where DeepFool might still have ended nearer,
             or where nothing has fooled yet.
-        candidates: how many of the best-scored classes to linearise at x_0; None means all up to 10 classes, else 10.
+        candidates: how many classes to linearise at x_0, those that look nearest by their scores and by how steep the
+            last hidden layer says they are; None means 6, or 10 where no hidden layer can be asked.
         seed: of the random restarts that large budgets allow.
 
     Rows that only a search without gradients could fool say so in `reason`.
@@ -134,8 +143,6 @@ class _Search:
 
     def __init__(self, problem: Problem, budget: int, candidates: int | None, seed: int) -> None:
         self.problem, self.budget, self.plan = problem, budget, Plan.of(budget, problem.p)
-        if candidates is None and problem.classes > 11:
-            candidates = 10
         self.candidates = candidates
         # Until a sample is fooled its steps are Newton's, to the nearest boundary. Those of l1 are taken in l2: in l1
         # the nearest point moves a few features as far as they go, far outside of what the linear picture knows.
@@ -185,19 +192,18 @@ class _Search:
         x = problem.x_0[rows]
         tangent = problem.open(rows)
         z = tangent.scores
-        classes = choose_classes(problem, rows, z, self.candidates)
+        classes = self._choose_classes(rows, tangent)
         gap = (z.gather(1, problem.label[rows, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
         gap = torch.maximum(gap, 2 * problem.tolerance[rows, None])
         lower, upper = self._walls(rows)
         leap = self._leap(rows)[:, None]
         near = torch.maximum(lower, x - leap), torch.minimum(upper, x + leap)
         starts, steps, sizes = [], [], []
-        self.slopes = Slopes.unknown(problem)
         for columns, w in tangent.difference_rows(classes, problem.label[rows]):
             problem.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w_k = self._usable(rows, w[:, j].to(x.dtype))
-                self.slopes.known[rows, classes[:, k]] = norm(w_k, dual(problem.p))
+                self.slopes.learn(rows, classes[:, k : k + 1], norm(w_k, dual(problem.p))[:, None])
                 height = (w_k * x).sum(1)
                 y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, self.newton)
                 exact, possible = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
@@ -211,6 +217,20 @@ class _Search:
         self._begin_deepfool(torch.stack(steps, 1), classes, size)
         return classes, torch.stack(starts, 1), size
 
+    def _choose_classes(self, rows: Tensor, tangent: Tangent) -> Tensor:
+        """(k, m): the classes that look nearest by score and by how steep the last hidden layer says they are."""
+        problem, z = self.problem, tangent.scores
+        self.slopes = Slopes(problem)
+        if problem.target is not None:
+            return choose_classes(problem, rows, z, None)
+        foreseen = self.slopes.expect(problem, rows, tangent) and problem.x_0.shape[1] >= WIDE
+        most = self.candidates or (max(LINEARISED, self.plan.classes) if foreseen else 10)
+        if problem.classes <= most + 1:
+            return choose_classes(problem, rows, z, None)
+        label = problem.label[rows, None]
+        far = torch.nan_to_num((z.gather(1, label) - z), nan=math.inf) / self.slopes.expected[rows].to(z.dtype)
+        return far.scatter(1, label, math.inf).topk(most, dim=1, largest=False).indices
+
     def _begin_deepfool(self, steps: Tensor, classes: Tensor, sizes: Tensor) -> None:
         """DeepFool's first step, and its next ones while they leave the other stages their share."""
         problem, rows = self.problem, self.rows
@@ -219,7 +239,7 @@ class _Search:
         nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
         # Of very many classes, later steps look at the three that were nearest at x_0.
         self.deepfool = Walk(
-            problem, "auto" if self.candidates is None else nearest, OVERSHOOT, slopes=self.slopes
+            problem, "auto" if problem.classes <= 11 else nearest, OVERSHOOT, slopes=self.slopes
         )  # fmt: skip
         self.deepfool.advance(rows, steps[torch.arange(len(rows), device=rows.device), order[:, 0]])
         kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
@@ -257,7 +277,7 @@ class _Search:
         rank = torch.arange(classes.shape[1], device=rows.device)
         tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
         sample, place = tried.nonzero(as_tuple=True)
-        aim = torch.full_like(self.problem.best, 0.1)
+        aim = torch.full_like(self.problem.best, AIM[self.problem.p])
         if len(sample) == 0:
             return aim
         column = order[sample, place]
@@ -276,7 +296,7 @@ class _Search:
         rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
         rows, rounds = rows[rounds > 0], rounds[rounds > 0]
         if len(rows):
-            self._improve(rows, self.point(rows), rounds, self.plan.middle, 0.02, aim=aim[rows])
+            self._improve(rows, self.point(rows), rounds, self.plan.middle, END[self.problem.p], aim=aim[rows])
 
     def _restart(self) -> None:
         """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
@@ -288,7 +308,7 @@ class _Search:
                 return
             r = self.problem.r[rows]
             kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
-            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, 0.02)
+            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, END[self.problem.p])
 
     def _improve(
         self,
@@ -307,7 +327,7 @@ class _Search:
         """
         problem, p = self.problem, self.problem.p
         rounds = torch.full_like(rows, rounds) if isinstance(rounds, int) else rounds
-        aim = torch.full_like(y[:, 0], 0.1) if aim is None else aim.clone()
+        aim = torch.full_like(y[:, 0], AIM[p]) if aim is None else aim.clone()
         phase_size = torch.full_like(y[:, 0], math.inf)  # the smallest of this phase: what its trust region goes by
         done, streak, mean_w = torch.zeros_like(aim), torch.zeros_like(aim), torch.zeros_like(y)
         for turn in range(int(rounds.max())):
