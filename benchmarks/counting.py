@@ -45,7 +45,9 @@ class Counter(nn.Module):
         plain = torch.autograd.grad
 
         def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *rest: Any, **more: Any) -> Any:
-            if more.get("is_grads_batched"):
+            asked = inputs if isinstance(inputs, Tensor) else inputs[0]
+            # Gradients at a hidden layer end there: they are not rows, and cost a layer's share of one.
+            if more.get("is_grads_batched") and asked.is_leaf:
                 seeds = grad_outputs if isinstance(grad_outputs, Tensor) else grad_outputs[0]
                 self.backwards += (seeds.shape[0] - 1) * seeds.shape[1]
             return plain(outputs, inputs, grad_outputs, *rest, **more)

@@ -66,11 +66,11 @@ def load_images(network: str, count: int, folder: str | None) -> tuple[nn.Module
 def contenders(case: Case) -> dict[str, Attack]:
     """Ours in three settings and every peer that can run the case."""
     bounds = (0, 1) if case.boxed else None
+    first = case.candidates or "auto"
     own: dict[str, dict[str, Any]] = {
-        "deepfool": {"candidates": case.candidates or "auto"}, "deepfool, tighten": {"tighten": True},
+        "deepfool": {"candidates": first}, "deepfool, tighten": {"candidates": first, "tighten": True},
+        "deepfool, all": {"candidates": "auto" if case.candidates else "all"},
     }  # fmt: skip
-    if not case.candidates:
-        own["deepfool, all"] = {"candidates": "all"}
     found: dict[str, Attack] = {
         name: (lambda m, x, y, k=knobs: df.deepfool(m, x, bounds=bounds, **k).x) for name, knobs in own.items()
     }

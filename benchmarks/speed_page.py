@@ -19,17 +19,20 @@ for it; `adv-lib, freed` is the same function on inputs that were mapped so that
 and ART run free. `benchmarks/deepfools.py` says how. ART and torchattacks get fewer images of the batch,
 because they take minutes for all of them, and are compared per image.
 
-`deepfool` is the default (`candidates="auto"`), `deepfool, all` takes the gradients of all classes, and
-`deepfool, tighten` ends with a search back towards the input.
+`deepfool` is the default (`candidates="auto"`: all classes, gradients for those only that can be nearest), `deepfool,
+all` takes the gradients of all classes, and `deepfool, tighten` ends with a search back towards the input. With 10
+candidates, `deepfool` and foolbox consider the ten best-scored classes, and `deepfool, all` is the default, which
+considers all 1000.
 """
 
 NORMS = """
 ## Why the norms differ
 
 Without bounds, `deepfool` linearises at x_0 + sum of r_i and returns x_0 + 1.02 times that sum, as the paper has it.
-adv-lib and torchattacks overshoot each step; foolbox overshoots the sum; all three linearise at the overshot point. The
-differences are small; which of these makes them has not been taken apart. `tighten=True` searches back
-along the ray.
+adv-lib, foolbox and torchattacks linearise at the point with the overshoot, which is nearer to the boundary. That is
+the whole difference: with that one line changed, `deepfool` has foolbox's mean norms (`python -m benchmarks.overshot`
+prints both), for a tenth more steps on the deeper networks. `tighten=True` searches back along the ray and ends below
+either.
 
 Inside [0, 1] adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more steps,
 each with a fresh linearisation. `deepfool` takes steps that are exact in the box, and only part of the first two, for
