@@ -190,8 +190,11 @@ def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: fl
         d = w if p == 2 else w.sign()
         # The inf-norm lets every feature move as far as the one that has to come into the box.
         start = torch.zeros_like(b) if p == 2 else torch.maximum(lower - c, c - upper).clamp_min(0).amax(-1)
-        t = start.clone()
         rows = (possible & (need > 0)).nonzero()[:, 0]  # elsewhere there is no root, or no need of one
+        if len(rows) == len(c):  # the usual case, without the copies
+            t = _root_along(c, d, w, b, lower, upper, start)
+            return (c + t.unsqueeze(-1) * d).clamp(lower, upper), possible
+        t = start.clone()
         t[rows] = _root_along(*(v[rows] for v in (c, d, w, b, lower, upper, start)))
         y = (c + t.unsqueeze(-1) * d).clamp(lower, upper)
         y = torch.where((need <= 0).unsqueeze(-1), near, y)
@@ -210,15 +213,18 @@ def _root_along(c: Tensor, d: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper
     t = start
     found, open_ = start.clone(), torch.arange(len(start), device=start.device)
     accuracy = 8 * torch.finfo(c.dtype).eps
+    # Large results go into the same memory each round: to ask for fresh pages costs more than to fill them.
+    slope, moved, y, free = w * d, torch.empty_like(c), torch.empty_like(c), torch.empty_like(c)
     for _ in range(60):
-        moved = c + t.unsqueeze(-1) * d
-        y = moved.clamp(lower, upper)
-        gained = w * y
+        torch.mul(d, t.unsqueeze(-1), out=moved).add_(c)
+        torch.clamp(moved, lower, upper, out=y)
+        torch.eq(moved, y, out=free)
+        gained = torch.mul(w, y, out=moved)
         gain = gained.sum(-1)
         short = gain < b
         low, high = torch.where(short, t, low), torch.where(short, high, t)
         off = (b - gain).abs() > accuracy * (b.abs() + gained.abs_().sum(-1))
-        rate = (w * d).mul_(moved == y).sum(-1)
+        rate = free.mul_(slope).sum(-1)
         newton = t + (b - gain) / rate
         inside = (rate > 0) & (newton > low) & (newton < high)  # not at the ends: it could go back and forth for ever
         # Below the rounding of t itself there is nothing to gain.
@@ -232,7 +238,9 @@ def _root_along(c: Tensor, d: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper
             found[open_] = t
             keep = going.nonzero()[:, 0]
             open_ = open_[keep]
-            c, d, w, b, lower, upper, low, high, t = (v[keep] for v in (c, d, w, b, lower, upper, low, high, t))
+            c, d, w, slope, lower, upper = (v[keep] for v in (c, d, w, slope, lower, upper))
+            b, low, high, t = b[keep], low[keep], high[keep], t[keep]
+            moved, y, free = moved[: len(keep)], y[: len(keep)], free[: len(keep)]
     found[open_] = t
     return found
 
