@@ -39,16 +39,6 @@ KEPT = {2: 0.8, math.inf: 0.8, 1: 1.0}
 """The share of the budget that DeepFool must leave to the stages that follow: where it is slow to arrive, in l1 above
 all, its answer is poor and they do better with the passes."""
 
-LINEARISED = 6
-"""Classes whose gradients are taken at x_0, unless `candidates` says otherwise: more than stage 1 will try, because
-which of them are nearest is only estimated before; 10 where there is no estimate."""
-
-AIM = {2: 0.3, math.inf: 0.3, 1: 0.1}
-"""How far beyond its linearised boundary a phase aims at first, relative to the distance from x_0 to that boundary."""
-
-END = {2: 0.005, math.inf: 0.01, 1: 0.02}
-"""The trust region at the end of stage 2, relative to the perturbation. In l1 features come and go to the end."""
-
 MASKED = (
     "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
     "far from the smallest"
@@ -71,6 +61,15 @@ class Plan:
     """Rounds of a restart; 0 for none."""
     leap: float = 0.05
     """In l1, how far a single feature may move at once before anything has fooled, as a share of the bounds' width."""
+    aim: float = 0.1
+    """How far beyond its linearised boundary a phase aims at first, relative to the distance from x_0 to it."""
+    end: float = 0.02
+    """The trust region at the end of stage 2, relative to the perturbation. In l1 features come and go to the end."""
+
+    @property
+    def linearised(self) -> int:
+        """Classes whose gradients are taken at x_0: more than stage 1 tries, for which are nearest is but estimated."""
+        return max(4, 2 * self.classes)
 
     @staticmethod
     def of(budget: int, p: float = 2) -> Plan:
@@ -79,13 +78,18 @@ class Plan:
         >>> Plan.of(100).classes, Plan.of(1000).kick
         (3, 24)
         """
+        fine = {2: 0.005, math.inf: 0.01, 1: 0.02}[p]
         if budget < 40:
             return Plan(classes=1, first=4, middle=0.5, second=1000, kick=0, leap=0.15)
         if budget < 75:  # too few rounds for small steps
-            return Plan(classes=2, first=5, middle=0.5, second=1000, kick=0, leap=0.15)
+            first = 5 if p == 1 else 4
+            return Plan(classes=2, first=first, middle=0.5, second=1000, kick=0, leap=0.15, end=max(fine, 0.01))
+        wide = 0.1 if p == 1 else 0.3
         if budget < 300:
-            return Plan(classes=3, first=6 if p == 1 else 8, middle=0.3, second=1000, kick=0)
-        return Plan(classes=9, first=10, middle=0.2, second=20, kick=24)
+            return Plan(
+                classes=3, first=6 if p == 1 else 8, middle=0.3, second=1000, kick=0, aim=wide, end=fine
+            )  # fmt: skip
+        return Plan(classes=9, first=10, middle=0.2, second=20, kick=24, aim=wide, end=fine)
 
 
 def smallest(
@@ -111,7 +115,8 @@ def smallest(
             the result's `forwards` and `backwards`: it can be a few more where DeepFool might still have ended nearer,
             or where nothing has fooled yet.
         candidates: how many classes to linearise at x_0, those that look nearest by their scores and by how steep the
-            last hidden layer says they are; None means 6, or 10 where no hidden layer can be asked.
+            last hidden layer says they are; None means what the budget calls for (6 for 100 passes), or 10 where no
+            hidden layer can be asked.
         seed: of the random restarts that large budgets allow.
 
     Rows that only a search without gradients could fool say so in `reason`.
@@ -224,7 +229,7 @@ class _Search:
         if problem.target is not None:
             return choose_classes(problem, rows, z, None)
         foreseen = self.slopes.expect(problem, rows, tangent) and problem.x_0.shape[1] >= WIDE
-        most = self.candidates or (max(LINEARISED, self.plan.classes) if foreseen else 10)
+        most = self.candidates or (self.plan.linearised if foreseen else 10)
         if problem.classes <= most + 1:
             return choose_classes(problem, rows, z, None)
         label = problem.label[rows, None]
@@ -277,7 +282,7 @@ class _Search:
         rank = torch.arange(classes.shape[1], device=rows.device)
         tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
         sample, place = tried.nonzero(as_tuple=True)
-        aim = torch.full_like(self.problem.best, AIM[self.problem.p])
+        aim = torch.full_like(self.problem.best, self.plan.aim)
         if len(sample) == 0:
             return aim
         column = order[sample, place]
@@ -296,7 +301,7 @@ class _Search:
         rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
         rows, rounds = rows[rounds > 0], rounds[rounds > 0]
         if len(rows):
-            self._improve(rows, self.point(rows), rounds, self.plan.middle, END[self.problem.p], aim=aim[rows])
+            self._improve(rows, self.point(rows), rounds, self.plan.middle, self.plan.end, aim=aim[rows])
 
     def _restart(self) -> None:
         """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
@@ -308,7 +313,7 @@ class _Search:
                 return
             r = self.problem.r[rows]
             kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
-            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, END[self.problem.p])
+            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, self.plan.end)
 
     def _improve(
         self,
@@ -327,7 +332,7 @@ class _Search:
         """
         problem, p = self.problem, self.problem.p
         rounds = torch.full_like(rows, rounds) if isinstance(rounds, int) else rounds
-        aim = torch.full_like(y[:, 0], AIM[p]) if aim is None else aim.clone()
+        aim = torch.full_like(y[:, 0], self.plan.aim) if aim is None else aim.clone()
         phase_size = torch.full_like(y[:, 0], math.inf)  # the smallest of this phase: what its trust region goes by
         done, streak, mean_w = torch.zeros_like(aim), torch.zeros_like(aim), torch.zeros_like(y)
         for turn in range(int(rounds.max())):
