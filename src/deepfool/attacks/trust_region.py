@@ -194,17 +194,48 @@ class _Search:
         Also runs DeepFool, whose first step this already is.
         """
         problem, rows = self.problem, self.rows
-        x = problem.x_0[rows]
         tangent = problem.open(rows)
-        z = tangent.scores
+        label, z = problem.label[rows, None], tangent.scores
         classes = self._choose_classes(rows, tangent)
-        gap = (z.gather(1, problem.label[rows, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
+        starts, steps, sizes = self._linearise(rows, classes, tangent)
+        seen = torch.zeros_like(z, dtype=torch.bool).scatter_(1, classes, True).scatter_(1, label, True)
+        gap = (z.gather(1, label) - z).to(sizes.dtype)
+        while (
+            problem.target is None and problem.classes <= 11
+        ):  # what DeepFool would look at too, see `_search_nearest`
+            open_ = (gap < self.slopes.limit(rows) * sizes.amin(1, keepdim=True)) & ~seen
+            at = open_.any(1).nonzero()[:, 0]
+            if len(at) == 0:
+                break
+            width = int(open_[at].sum(1).max())
+            more = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False)
+            chosen = torch.where(more.values.isfinite(), more.indices, label[at])
+            found = self._linearise(rows[at], chosen, problem.tangent(rows[at], problem.x_0[rows[at]]))
+            seen[at] = seen[at].scatter(1, chosen, True)
+            # For the others these columns hold nothing: their own label, out of reach.
+            classes = torch.cat([classes, label.expand(-1, width).index_copy(0, at, chosen)], 1)
+            starts, steps = (
+                torch.cat([old, old[:, :1].expand(-1, width, -1).index_copy(0, at, new)], 1)
+                for old, new in ((starts, found[0]), (steps, found[1]))
+            )
+            sizes = torch.cat(
+                [sizes, torch.full_like(sizes[:, :1], math.inf).expand(-1, width).index_copy(0, at, found[2])], 1
+            )
+        self._begin_deepfool(steps, classes, sizes)
+        return classes, starts, sizes
+
+    def _linearise(self, rows: Tensor, classes: Tensor, tangent: Tangent) -> tuple[Tensor, Tensor, Tensor]:
+        """For classes (k, m) of these samples: a point beyond each linearised boundary (k, m, d), the smallest step to
+        it (k, m, d), and how long that is (k, m)."""
+        problem, z, x = self.problem, tangent.scores, self.problem.x_0[rows]
+        label = problem.label[rows]
+        gap = (z.gather(1, label[:, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
         gap = torch.maximum(gap, 2 * problem.tolerance[rows, None])
         lower, upper = self._walls(rows)
         leap = self._leap(rows)[:, None]
         near = torch.maximum(lower, x - leap), torch.minimum(upper, x + leap)
         starts, steps, sizes = [], [], []
-        for columns, w in tangent.difference_rows(classes, problem.label[rows]):
+        for columns, w in tangent.difference_rows(classes, label):
             problem.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w_k = self._usable(rows, w[:, j].to(x.dtype))
@@ -215,12 +246,12 @@ class _Search:
                 far = possible & (w_k != 0).any(1)
                 size = norm(exact - x, problem.p)
                 # Out of reach in the linear picture is not out of reach: such classes come last.
-                sizes.append(torch.where(far, size, size + 1e3 * (1 + size)))
+                size = torch.where(far, size, size + 1e3 * (1 + size))
+                sizes.append(torch.where(classes[:, k] == label, math.inf, size))
                 starts.append(y)
                 steps.append(exact - x)
-        size = torch.stack(sizes, 1)
-        self._begin_deepfool(torch.stack(steps, 1), classes, size)
-        return classes, torch.stack(starts, 1), size
+        self.slopes.factor[rows, label] = math.nan
+        return torch.stack(starts, 1), torch.stack(steps, 1), torch.stack(sizes, 1)
 
     def _choose_classes(self, rows: Tensor, tangent: Tangent) -> Tensor:
         """(k, m): the classes that look nearest by score and by how steep the last hidden layer says they are."""
@@ -228,7 +259,9 @@ class _Search:
         self.slopes = Slopes(problem)
         if problem.target is not None:
             return choose_classes(problem, rows, z, None)
-        foreseen = self.slopes.expect(problem, rows, tangent) and problem.x_0.shape[1] >= WIDE
+        # In l1 DeepFool takes all classes, and is not to be nearer.
+        foreseen = problem.x_0.shape[1] >= WIDE and (problem.p > 1 or problem.classes > 11)
+        foreseen = foreseen and self.slopes.expect(problem, rows, tangent)
         most = self.candidates or (self.plan.linearised if foreseen else 10)
         if problem.classes <= most + 1:
             return choose_classes(problem, rows, z, None)
