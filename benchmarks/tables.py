@@ -64,6 +64,30 @@ def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["mean"], row["median"]))
 
 
+README = ("smallest-50", "smallest-100", "adv-lib fab-targeted", "adv-lib ddn-1000", "adv-lib fmn-1000",
+          "adv-lib deepfool", "deepfool")  # fmt: skip
+
+
+def print_summary(work: Path) -> None:
+    """The table of the README: mean ratios, a column for each network and norm; or the share that was fooled."""
+    columns: list[str] = []
+    cells: dict[str, list[str]] = {attack: [] for attack in README}
+    passes: dict[str, list[float]] = {attack: [] for attack in README}
+    for folder in sorted(work.glob("*/*"), key=lambda f: (f.parent.name, ["l2", "linf", "l1"].index(f.name))):
+        rows = {row["attack"]: row for row in summarise([json.loads(f.read_text()) for f in folder.glob("*.json")])}
+        columns.append(f"{folder.parent.name} {folder.name}")
+        for attack in README:
+            row = rows.get(attack)
+            if row:
+                passes[attack].append(row["forwards"] + row["backwards"])
+            cells[attack].append("–" if not row else f"{row['mean']:.3f}" if row["fooled"] == 1 else
+                                 f"{row['fooled']:.1%} fooled")  # fmt: skip
+    print("| | passes | " + " | ".join(columns) + " |\n|---|---|" + "---|" * len(columns))
+    for attack in README:
+        spent = passes[attack] or [math.nan]
+        print(f"| {attack} | {min(spent):,.0f} to {max(spent):,.0f} | " + " | ".join(cells[attack]) + " |")
+
+
 def draw(panels: list[tuple[str, list[dict[str, Any]]]], file: Path) -> None:
     """Median ratio to the best known against passes, both on logarithmic axes; ours in blue, peers in orange."""
     import matplotlib
@@ -99,3 +123,7 @@ def draw(panels: list[tuple[str, list[dict[str, Any]]]], file: Path) -> None:
 
 def _number(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+if __name__ == "__main__":
+    print_summary(Path("benchmarks/results/attacks"))

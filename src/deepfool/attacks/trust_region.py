@@ -86,9 +86,7 @@ class Plan:
             return Plan(classes=2, first=first, middle=0.5, second=1000, kick=0, leap=0.15, end=max(fine, 0.01))
         wide = 0.1 if p == 1 else 0.3
         if budget < 300:
-            return Plan(
-                classes=3, first=6 if p == 1 else 8, middle=0.3, second=1000, kick=0, aim=wide, end=fine
-            )  # fmt: skip
+            return Plan(classes=3, first=8, middle=0.3, second=1000, kick=0, aim=wide, end=fine)
         return Plan(classes=9, first=10, middle=0.2, second=20, kick=24, aim=wide, end=fine)
 
 
