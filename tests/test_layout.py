@@ -10,7 +10,7 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "classifier", "jacobian", "attacks", "models", "datasets", "processes", "batchnorm",
+    "errors", "cache", "norms", "neck", "classifier", "jacobian", "attacks", "models", "datasets", "processes", "batchnorm",
     "training", "recipes", "manifests", "records", "execution", "engines", "evaluation", "metrics", "finetuning",
     "verification", "gates", "reporting", "experiments", "cli",
 ]  # fmt: skip
