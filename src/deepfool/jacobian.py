@@ -87,7 +87,7 @@ class Tangent:
             return None
         n, c = self.scores.shape
         per_row = max(1, 4 * at_neck.numel() * at_neck.element_size())
-        slopes, size = [], max(1, self.f.memory_budget // per_row)
+        slopes, size = [], max(1, self.f.memory_budget // 8 // per_row)  # small next to what the rows will take
         for start in range(0, c, size):
             classes = torch.arange(start, min(start + size, c), device=self.scores.device)
             seeds = self._seeds(classes.expand(n, -1), reference)
@@ -126,11 +126,11 @@ class Tangent:
                 if is_out_of_memory(error):
                     raise
                 self.f.batched_rows = False
-        single: list[Tensor] = []
-        for i, seed in enumerate(seeds):
+        single = torch.empty((len(seeds), *self.x.shape), dtype=self.x.dtype, device=self.x.device)
+        for i, seed in enumerate(seeds):  # one by one into their place: a list to stack would hold them twice
             more = keep or i < len(seeds) - 1
-            single += torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
-        return torch.stack(single)
+            (single[i],) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
+        return single
 
 
 def difference(scores: Tensor, k: Tensor, reference: Tensor) -> Tensor:
