@@ -23,9 +23,9 @@ def run_at_overshot_points(network: str, images: int) -> tuple[df.Adversarial, d
     model, x = load_images(network, images, None)
     tangent = Problem.tangent
 
-    def further(problem: Problem, rows: Tensor, y: Tensor) -> object:
+    def further(problem: Problem, rows: Tensor, y: Tensor, *, neck: bool = False) -> object:
         x_0 = problem.x_0[rows]
-        return tangent(problem, rows, x_0 + (1 + OVERSHOOT) * (y - x_0))
+        return tangent(problem, rows, x_0 + (1 + OVERSHOOT) * (y - x_0), neck=neck)
 
     plain = df.deepfool(model, x, overshoot=OVERSHOOT, candidates="all")
     with patch.object(Problem, "tangent", further):

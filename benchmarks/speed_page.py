@@ -11,8 +11,9 @@ from benchmarks.labels import place_labels
 
 HEAD = """# Speed
 
-Made by `make bench`; every number on this page comes from that command. All contenders attack the same images in one
-process, in turns, and times are medians over the rounds: read the ratios, not the milliseconds. "Norm" is our mean l2
+Made by `make bench`, but for the sections that name another command. All contenders attack the same images in one
+process, in turns, and times are medians over the rounds, or of one where a contender takes over 20 seconds: read the
+ratios, not the milliseconds. "Norm" is our mean l2
 norm over theirs on the images that both fooled. The peers run with the same overshoot, 0.02. In the free cases
 `adv-lib` is its function as it comes, which clips every step to [0, 1], has no other mode, and takes many more steps
 for it; `adv-lib, freed` is the same function on inputs that were mapped so that the clipping never bites, and foolbox
@@ -42,12 +43,12 @@ the same end: the linear picture is drawn anew before the boundary.
 AIMS = """
 ## What stands between these figures and the aims
 
-"Aim" is what we set out for. Where the floor (the bare passes) is near 1, as on LeNet, NIN and EfficientNet-Lite0,
-nothing but fewer passes would make `deepfool` faster. It takes about five rows and four forward passes an image where
-the gradients of all classes would be ten to eighteen rows; the answer itself takes two to three of each, and the rest
-is what it costs to be sure that no other class is nearer. The peers that run free need hardly more steps than we do,
-so what is left to gain on them is the rows. On FC500 a pass over 200 images takes about a millisecond, and as much time
-goes into the small operations between the passes, on our side as on theirs.
+"Aim" is what we set out for. Where the time is little more than that of the bare passes, as on LeNet, NIN and
+EfficientNet-Lite0, only fewer passes would make `deepfool` much faster. It takes five to six rows an image where the
+gradients of all classes are ten to eighteen; a row for each step would do if the nearest class were known, and the
+rest is what it costs to be sure of it. The peers that run free take few more steps than we do, so what is left to gain
+on them is the rows. On FC500 the passes are so short that nearly as much time goes into the small operations between
+them.
 """
 
 CHOICES = """`evaluate` lays images out with the channels last where most of the weights belong to convolutions of 64

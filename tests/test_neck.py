@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from deepfool import Classifier, deepfool
+from deepfool.attacks.linearization import MARGIN, TRUST, Slopes
+from deepfool.attacks.problem import pose
 from deepfool.jacobian import Tangent
 from deepfool.models import load as load_model
 from deepfool.neck import find_neck, follow_layers
@@ -95,3 +97,16 @@ def test_no_hook_is_left_and_a_classifier_can_be_used_again():
     first, second = deepfool(f, x), deepfool(f, x)
     assert torch.equal(first.backwards, second.backwards)
     assert all(not layer._forward_hooks for layer in model.modules())
+
+
+def test_a_sample_that_the_neck_says_nothing_of_changes_nothing_for_the_others():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 50, bias=False), nn.ReLU(), nn.Linear(50, 10))
+    model[0].weight.data.abs_()
+    x = torch.rand(3, 100)
+    x[1] = -1.0  # no unit of the last hidden layer is active
+    with pose(model, x, p=2, linearise=True) as problem:
+        slopes = Slopes(problem)
+        assert slopes.expect(problem.running, problem.open(problem.running))
+    torch.testing.assert_close(slopes.margin[:, 0], torch.tensor([TRUST, MARGIN, TRUST]))
+    assert (slopes.expected[1] == 1).all()

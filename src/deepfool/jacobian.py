@@ -32,13 +32,14 @@ class Tangent:
     [torch.Size([2, 2, 4])]
     """
 
-    def __init__(self, f: Classifier, x: Tensor) -> None:
+    def __init__(self, f: Classifier, x: Tensor, *, neck: bool = False) -> None:
+        """`neck`: keep what the last hidden layer returns, for `relative_slopes`; a first forward pass always does."""
         self.f = f
         self.x = x.detach().requires_grad_(True)
         self._at_neck: Tensor | None = None
         if f.row_bytes is None:
             self._graph, self._at_neck = _measured_forward(f, self.x)
-        elif f.neck is None:
+        elif f.neck is None or not neck:
             self._graph = f(self.x)
         else:
             with f.neck.watch() as seen:
@@ -90,12 +91,8 @@ class Tangent:
         slopes, size = [], max(1, self.f.memory_budget // 8 // per_row)  # small next to what the rows will take
         for start in range(0, c, size):
             classes = torch.arange(start, min(start + size, c), device=self.scores.device)
-            seeds = self._seeds(classes.expand(n, -1), reference)
-            try:
-                (rows,) = torch.autograd.grad(self._graph, at_neck, seeds, is_grads_batched=True, retain_graph=True)
-            except (RuntimeError, NotImplementedError) as error:  # no batching rule, or a way around the neck
-                if is_out_of_memory(error):
-                    raise
+            rows = self._pull_back_together(self._seeds(classes.expand(n, -1), reference), at_neck)
+            if rows is None:  # no batching rule, or a way around the neck
                 self.f.neck = None
                 return None
             slopes.append(norm(rows.reshape(len(rows), n, -1), 2))
@@ -116,21 +113,28 @@ class Tangent:
     def _pull_back(self, seeds: Tensor, *, keep: bool) -> Tensor:
         """Vector-Jacobian products for a stack of seeds, batched if the model's operators allow it."""
         if len(seeds) > 1 and self.f.batched_rows:
-            try:
-                with warnings.catch_warnings():
-                    # torch says "no batching rule" in a warning and then goes slowly: take that as a no.
-                    warnings.filterwarnings("error", message=".*batching rule.*")
-                    (rows,) = torch.autograd.grad(self._graph, self.x, seeds, is_grads_batched=True, retain_graph=True)
+            rows = self._pull_back_together(seeds, self.x)
+            if rows is not None:
                 return rows
-            except (RuntimeError, NotImplementedError, UserWarning) as error:
-                if is_out_of_memory(error):
-                    raise
-                self.f.batched_rows = False
+            self.f.batched_rows = False
         single = torch.empty((len(seeds), *self.x.shape), dtype=self.x.dtype, device=self.x.device)
         for i, seed in enumerate(seeds):  # one by one into their place: a list to stack would hold them twice
             more = keep or i < len(seeds) - 1
             (single[i],) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
         return single
+
+    def _pull_back_together(self, seeds: Tensor, to: Tensor) -> Tensor | None:
+        """Vector-Jacobian products with respect to `to`, in one backward pass; None if the operators cannot."""
+        try:
+            with warnings.catch_warnings():
+                # torch says "no batching rule" in a warning and then goes slowly: take that as a no.
+                warnings.filterwarnings("error", message=".*batching rule.*")
+                (rows,) = torch.autograd.grad(self._graph, to, seeds, is_grads_batched=True, retain_graph=True)
+            return rows
+        except (RuntimeError, NotImplementedError, UserWarning) as error:
+            if is_out_of_memory(error):
+                raise
+            return None
 
 
 def difference(scores: Tensor, k: Tensor, reference: Tensor) -> Tensor:

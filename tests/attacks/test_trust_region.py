@@ -1,6 +1,7 @@
 """`smallest`: exact where the answer is known, never worse than DeepFool, honest where gradients mislead."""
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from deepfool import Status, affine, datasets, deepfool, models, smallest
 from deepfool.errors import InputError
+from deepfool.jacobian import Tangent
 from tests.oracles import affine_case, mlp
 
 NORMS = [1.0, 2.0, math.inf]
@@ -148,3 +150,17 @@ def test_what_it_cannot_do_is_said(fixed_random_stream):
     assert (constant.status == Status.STUCK).all()
     assert "raise the budget" in constant.reason[0]
     assert len(smallest(model, x[:0])) == 0
+
+
+def test_no_more_classes_than_were_asked_for():
+    model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(0, 1000, 50))
+    asked = []
+    take = Tangent.difference_rows
+
+    def note(tangent, classes, reference):
+        asked.append(classes.shape[1])
+        return take(tangent, classes, reference)
+
+    with patch.object(Tangent, "difference_rows", note):
+        smallest(model, x, bounds=(0, 1), candidates=2, budget=50)
+    assert max(asked) == 2

@@ -344,13 +344,15 @@ class Slopes:
     def __init__(self, problem: Problem) -> None:
         self.expected = torch.ones(problem.scores.shape, dtype=problem.x_0.dtype, device=problem.x_0.device)
         """(n, c): what the last hidden layer said of ||w'_k|| at x_0, but for a factor per sample; 1 if nothing."""
-        self.margin = MARGIN
+        self.margin = torch.full_like(self.expected[:, :1], MARGIN)
+        """(n, 1): how far to trust that."""
+        self.label = problem.label
         self.factor = torch.full_like(self.expected, math.nan)
         """(n, c): ||w'_k||_q over what was expected, NaN where class k was never looked at."""
 
-    def expect(self, problem: Problem, rows: Tensor, tangent: Tangent) -> bool:
-        """Ask the last hidden layer; says whether it had an answer for all."""
-        relative = tangent.relative_slopes(problem.label[rows])
+    def expect(self, rows: Tensor, tangent: Tangent) -> bool:
+        """Ask the last hidden layer, if there is one; says whether there is."""
+        relative = tangent.relative_slopes(self.label[rows])
         if relative is None:
             return False
         relative = relative.to(self.expected.dtype)
@@ -359,13 +361,13 @@ class Slopes:
         relative = torch.maximum(relative / steepest, torch.full_like(relative, 0.25))
         known = steepest.isfinite() & (steepest > 0)
         self.expected[rows] = torch.where(known, relative, torch.ones_like(relative))
-        if bool(known.all()):
-            self.margin = TRUST
-        return bool(known.all())
+        self.margin[rows] = torch.where(known, TRUST, MARGIN).to(self.margin.dtype)
+        return True
 
     def learn(self, rows: Tensor, classes: Tensor, slopes: Tensor) -> None:
-        """Classes (k, m) of these samples are this steep."""
-        self.factor[rows[:, None], classes] = slopes / self.expected[rows].gather(1, classes)
+        """Classes (k, m) of these samples are this steep; that of the label itself says nothing."""
+        factor = slopes / self.expected[rows].gather(1, classes)
+        self.factor[rows[:, None], classes] = torch.where(classes == self.label[rows, None], math.nan, factor)
 
     def guess(self, rows: Tensor) -> Tensor:
         """(k, c): the slopes as far as they are known, or as steep as the steepest known one lets expect."""
@@ -376,7 +378,7 @@ class Slopes:
 
     def limit(self, rows: Tensor) -> Tensor:
         """(k, c): how steep the classes that were not looked at can be."""
-        return self.margin * self._steepest(self.factor[rows]) * self.expected[rows]
+        return self.margin[rows] * self._steepest(self.factor[rows]) * self.expected[rows]
 
     @staticmethod
     def _steepest(factor: Tensor) -> Tensor:
@@ -395,14 +397,13 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
     gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
     fresh = bool(slopes.factor[rows].isnan().all())
     if fresh:
-        slopes.expect(problem, rows, tangent)
+        slopes.expect(rows, tangent)
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = everyone
     together = max(SMALL, CHEAP // max(1, problem.f.row_bytes or CHEAP))
     seen = torch.zeros_like(gap, dtype=torch.bool)
     while True:
         slopes.learn(rows[at], classes, linear.consider(at, classes, tangent))
-        slopes.factor[rows[at], own[at, 0]] = math.nan
         seen[at[:, None], classes] = classes != own[at]
         bar = torch.where(linear.nearest.isfinite()[:, None], slopes.limit(rows) * linear.nearest[:, None], math.inf)
         open_ = (gap < bar) & ~seen
@@ -417,12 +418,21 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
         few = need[lacking].clamp_max(AT_ONCE).sort().values[min(together, len(lacking)) - 1]
         at = lacking[need[lacking].clamp_max(AT_ONCE) <= few]
         width = min(int(need[at].max()), AT_ONCE)
-        near = torch.where(open_[at], gap[at] / slopes.guess(rows[at]), math.inf)
-        distances, classes = near.topk(width, dim=1, largest=False)
-        # Where fewer are open the row is filled up with the label itself, which is never nearest: which classes a
-        # sample looks at must not depend on its neighbours.
-        classes = torch.where(distances.isfinite(), classes, own[at])
+        classes = nearest_open(open_[at], gap[at] / slopes.guess(rows[at]), own[at], width)
         tangent = problem.tangent(rows[at], linear.x_i[at])
+
+
+def nearest_open(open_: Tensor, distance: Tensor, own: Tensor, width: int) -> Tensor:
+    """(k, width): of the classes marked in `open_` (k, c) those at the smallest distance.
+
+    Where fewer are open the row is filled up with the label itself, `own` (k, 1), which is never nearest: which classes
+    a sample looks at must not depend on its neighbours.
+
+    >>> nearest_open(torch.tensor([[False, True, True]]), torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0]]), 3)
+    tensor([[2, 1, 0]])
+    """
+    distances, classes = torch.where(open_, distance, math.inf).topk(width, dim=1, largest=False)
+    return torch.where(distances.isfinite(), classes, own)
 
 
 def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: Candidates) -> Tensor:

@@ -118,17 +118,17 @@ class Problem:
         r = r if self.mask is None else r * self.mask
         return self.clip(torch.arange(len(r), device=r.device), r)
 
-    def tangent(self, rows: Tensor, y: Tensor) -> Tangent:
+    def tangent(self, rows: Tensor, y: Tensor, *, neck: bool = False) -> Tangent:
         """The linearisation at the points y of these samples, counted as a forward pass each."""
         self.count(rows, forwards=1)
-        return Tangent(self.f, self.inputs(rows, y))
+        return Tangent(self.f, self.inputs(rows, y), neck=neck)
 
     def open(self, rows: Tensor) -> Tangent:
         """The linearisation at x_0 of these samples; the first time for all of them it costs nothing more."""
         kept, self.opening = self.opening, None
         if kept is not None and len(rows) == len(self.x_0):
             return kept
-        return self.tangent(rows, self.x_0[rows])
+        return self.tangent(rows, self.x_0[rows], neck=True)
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note the passes that these samples went through; a sample may stand in `rows` several times."""
@@ -295,7 +295,7 @@ def pose(
         x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         lower, upper = check_bounds(bounds, like, x_0)
         allowed = None if mask is None else check_mask(mask, like)
-        opening = Tangent(f, like) if linearise else None
+        opening = Tangent(f, like, neck=True) if linearise else None
         if opening is None:
             with torch.no_grad():
                 scores = f(like).detach()

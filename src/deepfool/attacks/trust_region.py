@@ -25,7 +25,7 @@ from torch import Tensor
 from deepfool.attacks.adversarial import Adversarial, Status
 from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
 from deepfool.attacks.decision_search import search_by_decisions
-from deepfool.attacks.linearization import WIDE, Slopes, Walk, choose_classes
+from deepfool.attacks.linearization import WIDE, Slopes, Walk, choose_classes, nearest_open
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
@@ -147,6 +147,8 @@ class _Search:
     def __init__(self, problem: Problem, budget: int, candidates: int | None, seed: int) -> None:
         self.problem, self.budget, self.plan = problem, budget, Plan.of(budget, problem.p)
         self.candidates = candidates
+        self.complete = candidates is None and problem.classes <= 11
+        """Whether DeepFool has all classes to choose from, and the result is not larger than its own."""
         # Until a sample is fooled its steps are Newton's, to the nearest boundary. Those of l1 are taken in l2: in l1
         # the nearest point moves a few features as far as they go, far outside of what the linear picture knows.
         self.newton = max(2.0, problem.p)
@@ -198,16 +200,13 @@ class _Search:
         starts, steps, sizes = self._linearise(rows, classes, tangent)
         seen = torch.zeros_like(z, dtype=torch.bool).scatter_(1, classes, True).scatter_(1, label, True)
         gap = (z.gather(1, label) - z).to(sizes.dtype)
-        while (
-            problem.target is None and problem.classes <= 11
-        ):  # what DeepFool would look at too, see `_search_nearest`
+        while self.complete and problem.target is None:  # what DeepFool would look at too, see `_search_nearest`
             open_ = (gap < self.slopes.limit(rows) * sizes.amin(1, keepdim=True)) & ~seen
             at = open_.any(1).nonzero()[:, 0]
             if len(at) == 0:
                 break
             width = int(open_[at].sum(1).max())
-            more = torch.where(open_[at], gap[at], math.inf).topk(width, dim=1, largest=False)
-            chosen = torch.where(more.values.isfinite(), more.indices, label[at])
+            chosen = nearest_open(open_[at], gap[at], label[at], width)
             found = self._linearise(rows[at], chosen, problem.tangent(rows[at], problem.x_0[rows[at]]))
             seen[at] = seen[at].scatter(1, chosen, True)
             # For the others these columns hold nothing: their own label, out of reach.
@@ -248,7 +247,6 @@ class _Search:
                 sizes.append(torch.where(classes[:, k] == label, math.inf, size))
                 starts.append(y)
                 steps.append(exact - x)
-        self.slopes.factor[rows, label] = math.nan
         return torch.stack(starts, 1), torch.stack(steps, 1), torch.stack(sizes, 1)
 
     def _choose_classes(self, rows: Tensor, tangent: Tangent) -> Tensor:
@@ -258,8 +256,8 @@ class _Search:
         if problem.target is not None:
             return choose_classes(problem, rows, z, None)
         # In l1 DeepFool takes all classes, and is not to be nearer.
-        foreseen = problem.x_0.shape[1] >= WIDE and (problem.p > 1 or problem.classes > 11)
-        foreseen = foreseen and self.slopes.expect(problem, rows, tangent)
+        foreseen = problem.x_0.shape[1] >= WIDE and (problem.p > 1 or not self.complete)
+        foreseen = foreseen and self.slopes.expect(rows, tangent)
         most = self.candidates or (self.plan.linearised if foreseen else 10)
         if problem.classes <= most + 1:
             return choose_classes(problem, rows, z, None)
@@ -275,7 +273,7 @@ class _Search:
         nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
         # Of very many classes, later steps look at the three that were nearest at x_0.
         self.deepfool = Walk(
-            problem, "auto" if problem.classes <= 11 else nearest, OVERSHOOT, slopes=self.slopes
+            problem, "auto" if self.complete else nearest, OVERSHOOT, slopes=self.slopes
         )  # fmt: skip
         self.deepfool.advance(rows, steps[torch.arange(len(rows), device=rows.device), order[:, 0]])
         kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
