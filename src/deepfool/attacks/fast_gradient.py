@@ -36,6 +36,7 @@ def fgsm(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """One step of length eps along the sign of the gradient of the loss, in the linf norm.
 
@@ -57,7 +58,15 @@ def fgsm(
     if len(x) == 0:
         return Adversarial.empty(x, math.inf)
     with pose(
-        model, x, p=math.inf, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold
+        model,
+        x,
+        p=math.inf,
+        bounds=bounds,
+        labels=labels,
+        target=target,
+        mask=mask,
+        threshold=threshold,
+        outputs=outputs,
     ) as problem:
         rows = problem.running
         if len(rows):
@@ -74,6 +83,10 @@ def fgsm(
         if tighten:
             shorten(problem)
         return problem.result()
+
+
+BISECTIONS = 200
+"""Of an eps, at most; only a share that is reached at any eps above zero takes so many."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,7 @@ def smallest_eps(
     precision: float = 1e-3,
     batch_size: int = 500,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> SmallestEps:
     """The smallest eps at which FGSM leaves this share of the data misclassified (with respect to the true labels).
 
@@ -157,7 +171,7 @@ def smallest_eps(
     check_count(grid, "grid", least=2)
     check_number(precision, "precision", 0, 1)
     check_count(batch_size, "batch_size")
-    f = Classifier.of(model, threshold)
+    f = Classifier.of(model, threshold, outputs)
     with f.frozen():
         batches = [_Signed.of(f, x, y, bounds, mask) for x, y in _batches(data, batch_size)]
         if not batches:
@@ -184,7 +198,9 @@ def _search(reaches: Any, grid: list[float], precision: float) -> float:
     if first is None:
         return math.inf
     low, high = grid[max(first - 1, 0)], grid[first]
-    while high - low > precision * high:
+    for _ in range(BISECTIONS):
+        if high - low <= precision * high:
+            break
         middle = (low + high) / 2
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
