@@ -53,7 +53,8 @@ class Case:
         attack = draw.choices(list(NORMS), [WEIGHTS.get(name, 2) for name in NORMS])[0]
         types = [torch.float32] * 5 + [torch.float64] * 2 + [torch.float16] * (2 if kind.half else 0)
         return Case(
-            number=number, kind=kind, attack=attack, dtype=draw.choice(types), n=draw.randint(1, 9),
+            number=number, kind=kind, attack=attack, dtype=draw.choice(types),
+            n=draw.randint(1, 2 if attack == "lbfgs" else 9),  # lbfgs takes one sample after the other
             p=draw.choice(NORMS[attack]),
             bounds=draw.choice(["none", "none", "numbers", "per feature", "per sample"]),
             mask=draw.choice(["none", "none", "none", "per feature", "per sample"]),
@@ -114,7 +115,7 @@ def _draw_knobs(draw: random.Random, attack: str, scale: float) -> dict[str, Any
     elif attack == "fgsm":
         knobs = {"eps": scale * draw.choice([0.05, 0.3, 1.0])}
     elif attack == "lbfgs":
-        knobs = {"candidates": 2, "max_iter": 8, "brackets": 5, "bisections": 2}
+        knobs = {"candidates": 2, "max_iter": 5, "brackets": 4, "bisections": 1}
     if attack != "smallest" and draw.random() < 0.4:
         knobs["tighten"] = draw.random() < 0.8
     return knobs
@@ -129,9 +130,7 @@ def _used(model: nn.Module, generator: torch.Generator, training: bool) -> nn.Mo
     return model.train(training)
 
 
-def _draw_bounds(
-    kind: str, x: Tensor, scale: float, generator: torch.Generator
-) -> tuple[Tensor | None, Tensor | None]:
+def _draw_bounds(kind: str, x: Tensor, scale: float, generator: torch.Generator) -> tuple[Tensor | None, Tensor | None]:
     """(lower, upper) in the type of x and with x inside; some features have no room, some have no bound."""
     if kind == "none":
         return None, None

@@ -76,7 +76,7 @@ def run_case(number: int, limit: int = LIMIT) -> Outcome:
                     outcome.violations += [("untouched", what) for what in before.changes(setup)]
                     return outcome
                 outcome.statuses.update(Status(status).name for status in result.status.tolist())
-                for stage, check in CHECKS.items():  # noqa: B007
+                for stage, check in CHECKS.items():
                     found = check(Trial(setup, result, before))
                     outcome.violations += [(stage, what) for what in found]
         except OutOfTime:
