@@ -23,7 +23,7 @@ NORMS: dict[str, tuple[float, ...]] = {
 }  # fmt: skip
 """Each attack, and the norms it takes."""
 
-WEIGHTS = {"deepfool": 8, "smallest": 4, "lbfgs": 1}
+WEIGHTS = {"deepfool": 12, "smallest": 6, "lbfgs": 1}
 """How often an attack is drawn; 2 where nothing is said."""
 
 

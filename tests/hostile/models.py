@@ -360,7 +360,7 @@ def vanishing(scale: float) -> Build:
     to which float32 or even float64 cannot see them."""
 
     def build(generator: Generator) -> tuple[Model, tuple[int, ...]]:
-        d, c = ((6, 4), (WIDE, 10))[pick(generator, 2)]
+        d, c = ((6, 4), (WIDE, 10), (WIDE, 10))[pick(generator, 3)]
         f, b = linear(generator, d, c), normal(generator, c)
         if pick(generator, 2):
             return lambda x: f(x) * scale, (d,)
@@ -375,7 +375,7 @@ for exponent in (30, 37, 39, 42, 45):
 
 def offset(by: float) -> Build:
     def build(generator: Generator) -> tuple[Model, tuple[int, ...]]:
-        d, c = ((6, 4), (WIDE, 10))[pick(generator, 2)]
+        d, c = ((6, 4), (WIDE, 10), (WIDE, 10))[pick(generator, 3)]
         return Branches([mlp(generator, nn.Tanh, d, c)], lambda outputs: outputs[0] + by), (d,)
 
     return build
