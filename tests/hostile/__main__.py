@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         if outcome.violations:
             _tell("")
             print(outcome, flush=True)
-        if options.case is not None:
+        elif options.case is not None:
             print(f"case {number}: {outcome.case}")
         _show_progress(done, len(numbers), outcomes, time.monotonic() - began)
     _tell("\n")
