@@ -90,8 +90,10 @@ def run_case(number: int, limit: int = LIMIT) -> Outcome:
                     return outcome
                 outcome.statuses.update(Status(status).name for status in result.status.tolist())
                 for stage, check in CHECKS.items():
-                    found = check(Trial(setup, result, before))
-                    outcome.violations += [(stage, what) for what in found]
+                    try:
+                        outcome.violations += [(stage, what) for what in check(Trial(setup, result, before))]
+                    except Exception as error:  # some checks run the attack again, and it may raise there
+                        outcome.violations.append(("errors", f"in the check of {stage}: {_tell(error)}"))
         except OutOfTime:
             outcome.violations.append(("time", f"not done after {limit} s ({stage})"))
     return outcome
