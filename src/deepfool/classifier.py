@@ -167,13 +167,17 @@ class Classifier:
                 hint="remove the softmax to use the output as a single logit.",
             )
         if self.probabilities:
-            if self.threshold is not None and not 0 < self.threshold < 1:
-                raise InputError(f"the threshold of a probability must lie between 0 and 1, got {self.threshold:g}.")
             f = torch.logit(f, eps=torch.finfo(f.dtype).eps)
-            cut = math.log(self.threshold / (1 - self.threshold)) if self.threshold is not None else 0.0
-        else:
-            cut = self.threshold or 0.0
-        return torch.stack([torch.zeros_like(f), f - cut], dim=1)
+        return torch.stack([torch.zeros_like(f), f - self.cut], dim=1)
+
+    @property
+    def cut(self) -> float:
+        """What is taken off a single score, so that its sign decides: the threshold, as a logit for probabilities."""
+        if self.threshold is None or not self.probabilities:
+            return self.threshold or 0.0
+        if not 0 < self.threshold < 1:
+            raise InputError(f"the threshold of a probability must lie between 0 and 1, got {self.threshold:g}.")
+        return math.log(self.threshold / (1 - self.threshold))
 
     def _explain_failure(self, x: Tensor) -> str:
         weights = [p for p in self._parameters() if p.is_floating_point()]

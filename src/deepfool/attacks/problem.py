@@ -62,7 +62,7 @@ class Problem:
     tolerance: Tensor
     """(n,): the margin of scores that counts as a changed label; grows with what is learnt of the rounding."""
     magnitude: Tensor
-    """(n,): how large the scores at x_0 are."""
+    """(n,): how large the scores at x_0 are, before a threshold is taken off."""
 
     running: Tensor
     """Indices of the samples still being worked on."""
@@ -260,6 +260,9 @@ class Problem:
     def result(self) -> Adversarial:
         """What the attack returns: everything in the order and shape of the inputs."""
         everyone = torch.arange(len(self.x_0), device=self.x_0.device)
+        lost = ~self.clamp(everyone, self.x_0 + self.r).isfinite().all(1)  # a search that left the range of the type
+        self.r[lost] = 0
+        self.adv_label[lost] = self.label[lost]
         y = self.clamp(everyone, self.x_0 + self.r)
         r = self.settled(everyone, self.r)
         size = norm(r, self.p)
@@ -317,7 +320,7 @@ def pose(
                 scores = f(like).detach()
         else:
             scores = opening.scores
-        magnitude = torch.nan_to_num(scores.abs().amax(1), 0.0, 0.0)
+        magnitude = torch.nan_to_num(scores.abs().amax(1), 0.0, 0.0) + abs(f.cut)
         label = scores.argmax(1)
         usable = scores.isfinite().all(1)
         whole = torch.zeros(n, dtype=torch.long, device=x.device)

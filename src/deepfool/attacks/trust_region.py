@@ -221,6 +221,8 @@ class _Search:
             width = int(open_[at].sum(1).max())
             chosen = nearest_open(open_[at], gap[at], label[at], width)
             found = self._linearise(rows[at], chosen, problem.tangent(rows[at], problem.x_0[rows[at]]))
+            # Rows that only fill up the batch are not the sample's own: its budget must not depend on its neighbours.
+            problem.backwards[rows[at]] -= (chosen == label[at]).sum(1)
             seen[at] = seen[at].scatter(1, chosen, True)
             # For the others these columns hold nothing: their own label, out of reach.
             classes = torch.cat([classes, label.expand(-1, width).index_copy(0, at, chosen)], 1)
