@@ -77,6 +77,22 @@ def test_choosing_samples(tmp_path):
     assert [index for shard in shards for index in shard] == list(range(10))
     with pytest.raises(InputError, match=r"0\.\.19, got 20"):
         indices("beyond", indices="18-20")
+    with pytest.raises(InputError, match=r"0\.\.19, got 20"):
+        indices("far", indices="0-99999999999")  # would not fit in memory
+    with pytest.raises(InputError, match=r"0\.\.19, got 99999999999"):
+        indices("far", indices=[0, 99999999999])
+    with pytest.raises(InputError, match=r"0\.\.19, got -1"):
+        indices("below", indices=[-1])
+    with pytest.raises(InputError, match="look like 0-99,205"):
+        indices("digits", indices="9" * 5000)
+    for odd in ([0.5], [1.0], ["1"], [True, False], [[1, 2]], [10**30]):
+        with pytest.raises(InputError, match="a list of whole numbers"):
+            indices("odd", indices=odd)
+    with pytest.raises(InputError, match="limit must be a whole number"):
+        indices("half", limit=2.5)
+    with pytest.raises(InputError, match=r"1 <= i <= n, got 1\.5/4"):
+        indices("shard", shard=(1.5, 4))
+    assert indices("first", shard=(1, 10**12)) == [0]  # as many parts would not fit in memory
     with pytest.raises(InputError, match="1 <= i <= n, got 5/4"):
         indices("shard", shard=(5, 4))
     with pytest.raises(InputError, match="no sample is left"):

@@ -19,7 +19,7 @@ from deepfool.datasets import Data
 from deepfool.engines import Batch, Job, Worker
 from deepfool.errors import DeepFoolError, RunError
 from deepfool.models.sources import Source
-from deepfool.records import RECORDS, Ints, Records, Row, Run, read_groups, read_shard
+from deepfool.records import Ints, Records, Row, Run, read_shard
 from deepfool.reporting.images import Array, is_picture, show_perturbation, to_data_uri, to_pixels
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
@@ -184,7 +184,7 @@ def _find_perturbations(
 
 
 def _read_stored(run: Run, wanted: set[int]) -> Iterator[tuple[int, Array]]:
-    for group, _ in read_groups(run.folder / RECORDS):
+    for group in run.groups():
         here = [i for i, row in enumerate(group) if row["index"] in wanted]
         if here:
             r = read_shard(run.folder, group)
