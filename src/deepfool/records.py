@@ -38,6 +38,7 @@ from safetensors import SafetensorError
 
 from deepfool import manifests
 from deepfool.attacks.adversarial import Status
+from deepfool.attacks.registry import ATTACKS
 from deepfool.errors import InputError, RunError
 
 Row = dict[str, Any]
@@ -272,6 +273,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def refuse_code(run: Run, part: str) -> None:
+    """Refuse the model, or the attack, of a run if it is code that somebody's manifest names.
+
+    A run folder may come from anywhere, and to import a module is to run it. Every reader that would build the model
+    of a run (`py:package.module:factory`) or find its attack (`module:function`) asks here first, unless its caller
+    has allowed it.
+    """
+    if part == "model":
+        about = run.manifest["model"]
+        code = next((str(about[key]) for key in ("spec", "arch") if str(about[key] or "").startswith("py:")), None)
+    else:
+        name = str(run.identity["attack"]["name"])
+        code = name if name not in ATTACKS else None
+    if code is not None:
+        raise RunError(
+            f"the {part} is code ({code}), named by {run.folder / MANIFEST}, which is not run unasked.",
+            hint="if you trust it, --run-code (may_run_code=True in Python) allows it.",
+        )
+
+
 def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
     """The finished batches of a records file, each with the offset at which it ends.
 
@@ -360,8 +381,8 @@ def _find_wrong_outcome(row: Row) -> str:
             return f"{name} must be null where the status is {status}, got {value!r:.40}"
         elif type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
             return f"{name} must be a finite number >= 0, got {value!r:.40}"
-    if status == "FOOLED" and not 0 <= row["adv_label"] != row["label"]:
-        return f"adv_label must be another label than {row['label']} where the status is FOOLED"
+    if status == "FOOLED" and row["adv_label"] < 0:
+        return "adv_label must be a whole number >= 0 where the status is FOOLED"
     return ""
 
 
