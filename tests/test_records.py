@@ -313,6 +313,7 @@ DAMAGES = [
     (setting(x_p="1"), "x_p must be a finite number"),
     (setting(seconds=-1), "seconds must be"),
     (setting(batch=0), "batch must be|begins a batch"),
+    (setting(reason=["a"]), "reason must be a text"),
     (lacking("r_l1"), "it has no r_l1"),
     (lacking("index"), "it has no index"),
 ]

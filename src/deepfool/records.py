@@ -353,15 +353,17 @@ def _find_fault(row: Any) -> str:
             value = row[name]
             if type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
                 return f"{name} must be a finite number >= 0, got {value!r:.40}"
-        return _find_wrong_label(row) or _find_wrong_outcome(row)
+        return _find_wrong_word(row) or _find_wrong_outcome(row)
     except KeyError as error:
         return f"it has no {error.args[0]}"
 
 
-def _find_wrong_label(row: Row) -> str:
+def _find_wrong_word(row: Row) -> str:
     true_label, adv_label = row["true_label"], row["adv_label"]
     if true_label is not None and (type(true_label) is not int or not 0 <= true_label <= _LARGEST):
         return f"true_label must be a whole number >= 0 or null, got {true_label!r:.40}"
+    if type(row.get("reason", "")) is not str:
+        return f"reason must be a text, got {row['reason']!r:.40}"
     if type(adv_label) is not int or not -1 <= adv_label <= _LARGEST:
         return f"adv_label must be a whole number, got {adv_label!r:.40}"
     return ""
