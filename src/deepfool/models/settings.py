@@ -34,8 +34,8 @@ from torch import Tensor, nn
 LIBRARIES = ("accelerate", "onnx2torch", "timm", "torch", "torchvision", "transformers")
 """Packages that keep their own affairs in private attributes; in your own classes those count like any other."""
 
-NOTES = ("default_cfg", "name_or_path", "pretrained_cfg")
-"""Where timm and transformers note what was loaded from where."""
+NOTES = ("architectures", "default_cfg", "dtype", "name_or_path", "pretrained_cfg", "transformers_version")
+"""Where libraries note what was loaded from where."""
 
 _DEEPEST = 8
 """Containers inside containers, beyond which a value is no longer plain."""
@@ -58,13 +58,13 @@ def list_settings(module: nn.Module) -> Iterator[tuple[str, str]]:
     """
     kind: Any = type(module)
     state = _find_writes(kind, "forward")
-    private = _is_own_class(kind)
+    own = _is_own_class(kind)
     for name in sorted(vars(module)):
         value: Any = vars(module)[name]
-        if name in _OWN or name in NOTES or name in state or (name.startswith("_") and not private):
+        if name in _OWN or name in state or not (own or _is_public(name)):
             continue
         if isinstance(value, Tensor | np.ndarray):
-            text = _hash(value) if private and name in _find_writes(kind, "__init__") else None
+            text = _hash(value) if own and name in _find_writes(kind, "__init__") else None
         elif isinstance(inspect.getattr_static(kind, name, None), functools.cached_property):
             text = None
         else:
@@ -77,6 +77,11 @@ def _is_own_class(kind: type) -> bool:
     """Whether a class is the user's own: neither torch's, nor built upon that of another library."""
     first, *rest = (each.__module__.partition(".")[0] for each in kind.__mro__)
     return first not in LIBRARIES and not any(each in LIBRARIES and each != "torch" for each in rest)
+
+
+def _is_public(name: str) -> bool:
+    """Whether an attribute of the class of a library counts."""
+    return not name.startswith("_") and name not in NOTES
 
 
 def _is_empty(value: Any) -> bool:
@@ -128,8 +133,15 @@ def _write_container(value: Any, depth: int) -> str | None:
     if isinstance(value, Mapping):
         return _write_mapping("dict", value, depth)
     if dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace | argparse.Namespace):
-        return _write_mapping(_name(type(value)), vars(value) if hasattr(value, "__dict__") else {}, depth)
+        return _write_object(value, depth)
     return None
+
+
+def _write_object(value: Any, depth: int) -> str | None:
+    names = vars(value) if hasattr(value, "__dict__") else [each.name for each in dataclasses.fields(value)]
+    own = _is_own_class(type(value))
+    pairs = {name: getattr(value, name) for name in names if own or _is_public(name)}
+    return _write_mapping(_name(type(value)), pairs, depth)
 
 
 def _join(kind: str, values: Any, depth: int) -> str | None:
