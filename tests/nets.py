@@ -60,6 +60,22 @@ def drawing_attack(model: object, x: Tensor, *, p: float = 2) -> Adversarial:
     return deepfool(model, x, p=p, overshoot=0.02 + float(torch.rand(())))  # type: ignore[arg-type]
 
 
+class Noisy(nn.Module):
+    """The small network with noise on its scores."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.body, self.size = small(), size
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.body(x)
+        return scores + self.size * torch.randn_like(scores)
+
+
+def noisy() -> nn.Module:
+    return Noisy(0.01)
+
+
 def deaf() -> nn.Module:
     """A classifier of 28 x 28 pictures whose decision nothing changes."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 3))

@@ -77,6 +77,22 @@ def test_choosing_samples(tmp_path):
     assert [index for shard in shards for index in shard] == list(range(10))
     with pytest.raises(InputError, match=r"0\.\.19, got 20"):
         indices("beyond", indices="18-20")
+    with pytest.raises(InputError, match=r"0\.\.19, got 20"):
+        indices("far", indices="0-99999999999")  # would not fit in memory
+    with pytest.raises(InputError, match=r"0\.\.19, got 99999999999"):
+        indices("far", indices=[0, 99999999999])
+    with pytest.raises(InputError, match=r"0\.\.19, got -1"):
+        indices("below", indices=[-1])
+    with pytest.raises(InputError, match="look like 0-99,205"):
+        indices("digits", indices="9" * 5000)
+    for odd in ([0.5], [1.0], ["1"], [True, False], [[1, 2]], [10**30]):
+        with pytest.raises(InputError, match="a list of whole numbers"):
+            indices("odd", indices=odd)
+    with pytest.raises(InputError, match="limit must be a whole number"):
+        indices("half", limit=2.5)
+    with pytest.raises(InputError, match=r"1 <= i <= n, got 1\.5/4"):
+        indices("shard", shard=(1.5, 4))
+    assert indices("first", shard=(1, 10**12)) == [0]  # as many parts would not fit in memory
     with pytest.raises(InputError, match="1 <= i <= n, got 5/4"):
         indices("shard", shard=(5, 4))
     with pytest.raises(InputError, match="no sample is left"):
@@ -204,6 +220,8 @@ def test_arguments_are_checked_at_the_border(tmp_path):
     refused("batch_size must be a whole number", batch_size=0)
     refused("batch_size must be a whole number or 'auto'", batch_size="big")
     refused("the device 'abacus' cannot be used", device="abacus")
+    refused("the device 'meta' cannot be used", device="meta")
+    refused("the run needs a folder, got an empty name", out="")
     refused("minimises the l2 norm, but the run measures linf", attack=nets_l2_only, p=float("inf"))
     refused("must return an Adversarial", attack=lambda model, x: x)
     # None of these has left rows behind, so the folder is free for the command as it was meant.

@@ -1,9 +1,13 @@
 """Gates are never passed by an attack that failed."""
 
-import pytest
+import shutil
 
-from deepfool import evaluate
-from deepfool.errors import InputError
+import pytest
+from typer.testing import CliRunner
+
+from deepfool import Run, evaluate
+from deepfool.cli import app
+from deepfool.errors import InputError, RunError
 from deepfool.gates import check, parse_share
 from tests import nets
 
@@ -33,6 +37,24 @@ def test_not_fooled_counts_against_the_model(half_fooled):
     assert not verdict(half_fooled, max_fooled=f"{failed * 0.9}@eps=0").passed
     assert verdict(half_fooled, max_fooled=f"{failed * 1.1}@eps=0").passed
     assert not verdict(half_fooled, min_accuracy=f"{failed * 0.5}@eps=1000").passed
+
+
+def test_damaged_rows_meet_no_condition(half_fooled, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(half_fooled.folder, folder)
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    lines[3] = lines[4]
+    (folder / "records.jsonl").write_text("".join(lines))
+    verdicts = check(Run(folder), min_rho=0.0, max_fooled="1@eps=0", min_accuracy="0")
+    assert [verdict.name for verdict in verdicts] == ["complete", "min-rho", "max-fooled", "min-accuracy"]
+    assert not any(verdict.passed for verdict in verdicts)
+    assert "holds sample 4 twice" in verdicts[0].why
+    done = CliRunner().invoke(app, ["check", str(folder), "--min-rho", "0", "--junit", str(tmp_path / "j.xml")])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("failed: complete: ")
+    assert "holds sample 4 twice" in (tmp_path / "j.xml").read_text()
+    with pytest.raises(RunError, match="holds sample 4 twice"):
+        CliRunner().invoke(app, ["show", str(folder)], catch_exceptions=False)
 
 
 def test_accuracy_needs_labels(tmp_path):

@@ -11,8 +11,8 @@ SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
     "errors", "cache", "norms", "neck", "classifier", "jacobian", "attacks", "models", "datasets", "processes",
-    "batchnorm", "training", "recipes", "manifests", "records", "execution", "engines", "evaluation", "metrics",
-    "finetuning", "verification", "gates", "reporting", "experiments", "cli",
+    "batchnorm", "training", "recipes", "manifests", "records", "execution", "consistency", "engines", "evaluation",
+    "metrics", "finetuning", "verification", "gates", "reporting", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 

@@ -1,5 +1,6 @@
 """A run folder survives kills, cuts, full disks and second writers; and says what it is."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepfool import Run, evaluate, records
+from deepfool import Run, deepfool, evaluate, records
 from deepfool.errors import RunError
 from deepfool.evaluation import Interrupted
 from deepfool.records import RECORDS, merge
@@ -215,6 +216,159 @@ def test_orphaned_perturbations_are_dropped(whole, tmp_path):
     copy_cut(whole, tmp_path / "run", 0)
     (tmp_path / "run" / "perturbations" / ".r-000000003.safetensors.partial").write_bytes(b"half")
     same(measure(tmp_path / "run", batch_size=8), whole)
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "name", ["perturbations/mine.txt", ".thesis.partial", "notes.md", "perturbations/r-000000003.safetensors", "sub/a"]
+)
+def test_a_folder_that_is_not_a_run_is_left_alone(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("years of work")
+    before = snapshot(tmp_path)
+    with pytest.raises(RunError, match=r"is not a run and not empty: it holds '.*'\. Hint: choose a new folder"):
+        measure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "not JSON", '{"format": 1}', '{"format": 1, "identity": 3}'])
+def test_a_folder_with_somebody_elses_manifest_is_left_alone(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / ".manifest.json.partial").write_text("theirs")
+    before = snapshot(tmp_path)
+    with pytest.raises(RunError):
+        measure(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_somebody_elses_lock_is_left_alone(tmp_path):
+    (tmp_path / ".lock").write_text("4711")
+    with pytest.raises(RunError, match=r"holds '\.lock'"):
+        measure(tmp_path)
+    assert (tmp_path / ".lock").read_text() == "4711"
+
+
+def test_what_a_user_puts_into_a_run_stays(whole, tmp_path):
+    copy_cut(whole, tmp_path / "run", 0)
+    mine = [".thesis.partial", "perturbations/mine.txt", "perturbations/r-old.safetensors", "perturbations/.x.partial"]
+    for name in mine:
+        (tmp_path / "run" / name).write_text("mine")
+    run = measure(tmp_path / "run")
+    assert without_timing(run) == without_timing(whole)
+    assert [(tmp_path / "run" / name).read_text() for name in mine] == ["mine"] * 4
+
+
+def test_killed_at_the_very_start_and_resumed(whole, tmp_path):
+    for number, left in enumerate([(), (".lock",), (".lock", ".manifest.json.partial")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in left:
+            (folder / name).touch()
+        same(measure(folder), whole)
+        assert not (folder / ".manifest.json.partial").exists()
+
+
+def damage(whole, folder, change):
+    """A copy of a run whose rows were changed."""
+    copy_cut(whole, folder, (whole.folder / RECORDS).stat().st_size)
+    rows = [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
+    change(rows)
+    (folder / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Run(folder)
+
+
+def setting(**values):
+    return lambda rows: rows[9].update(values)
+
+
+def lacking(name):
+    return lambda rows: rows[9].pop(name)
+
+
+def swapping(rows):
+    rows[9] = dict(rows[10])
+
+
+DAMAGES = [
+    (swapping, "holds sample 10 twice"),
+    (setting(index=60), "holds sample 60, which is not part of this run"),
+    (setting(index=-1), "line 10 is damaged: index must be a whole number >= 0, got -1"),
+    (setting(index=9.0), "index must be a whole number"),
+    (setting(index=True), "index must be a whole number"),
+    (setting(index=10**30), "index must be a whole number"),
+    (setting(label="3"), "label must be a whole number"),
+    (setting(true_label=-1), "true_label must be"),
+    (setting(adv_label=None), "adv_label must be"),
+    (setting(adv_label=-1), "adv_label must be a whole number >= 0 where the status is FOOLED"),
+    (setting(status="FINE"), "status must be one of FOOLED, STUCK"),
+    (setting(status=["FOOLED"]), "status must be one of"),
+    (setting(status="STUCK"), "r_p must be null where the status is STUCK"),
+    (setting(r_p=None), "r_p must be a finite number >= 0 where the status is FOOLED"),
+    (setting(r_l2=-1.0), "r_l2 must be a finite number >= 0, got -1.0"),
+    (setting(r_l2=float("nan")), "NaN is not a number in JSON"),
+    (setting(x_linf=float("inf")), "Infinity is not a number in JSON"),
+    (setting(x_p="1"), "x_p must be a finite number"),
+    (setting(seconds=-1), "seconds must be"),
+    (setting(batch=0), "batch must be|begins a batch"),
+    (setting(reason=["a"]), "reason must be a text"),
+    (lacking("r_l1"), "it has no r_l1"),
+    (lacking("index"), "it has no index"),
+]
+
+
+@pytest.mark.parametrize(("change", "match"), DAMAGES)
+def test_rows_that_were_tampered_with_are_found_out(whole, tmp_path, change, match):
+    run = damage(whole, tmp_path / "run", change)
+    for read in (run.records, lambda: run.count, lambda: list(run.perturbations())):
+        with pytest.raises(RunError, match=match):
+            read()
+    with pytest.raises(RunError, match=match):
+        merge([run], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+    with pytest.raises(RunError, match=match):
+        measure(tmp_path / "run")
+
+
+def test_lines_that_are_no_rows(whole, tmp_path):
+    for number, line in enumerate([b"3", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"index": 1e999}']):
+        folder = tmp_path / str(number)
+        copy_cut(whole, folder, 0)
+        (folder / RECORDS).write_bytes(line + b"\n")
+        with pytest.raises(RunError, match="line 1 is damaged"):
+            Run(folder).records()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("samples", 59), ("samples", "60"), ("sessions", None), ("identity", {}), ("data", [])]
+)
+def test_a_manifest_that_was_tampered_with_is_found_out(whole, tmp_path, place, value):
+    copy_cut(whole, tmp_path / "run", 0)
+    manifest = json.loads((whole.folder / "manifest.json").read_text())
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest | {place: value}))
+    with pytest.raises(RunError, match=r"manifest\.json is damaged"):
+        Run(tmp_path / "run").records()
+
+
+def test_a_manifest_with_more_samples_than_memory(whole, tmp_path):
+    copy_cut(whole, tmp_path / "run", 0)
+    manifest = json.loads((whole.folder / "manifest.json").read_text())
+    manifest["identity"]["indices"] = "0-99999999999"
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match=r"damaged: indices must lie in 0\.\.59, got 60"):
+        Run(tmp_path / "run").records()
+
+
+def test_a_row_that_could_not_be_read_back_is_not_written(tmp_path):
+    def boasting(model, x, *, p=2):
+        found = deepfool(model, x, p=p)
+        return dataclasses.replace(found, r=found.r * float("nan"))
+
+    with pytest.raises(RunError, match="the attack gave a row for sample 0 that cannot be kept: r_p must be"):
+        evaluate(nets.small(), nets.points(4), boasting, out=tmp_path / "run")
+    assert Run(tmp_path / "run").count == 0
 
 
 def test_shards_merge_into_the_whole_run(whole, tmp_path):

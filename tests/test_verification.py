@@ -1,13 +1,16 @@
 """What a run says is checked against what its perturbations do; a run that lies is found out."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from typer.testing import CliRunner
 
-from deepfool import evaluate
+from deepfool import Run, evaluate
+from deepfool.cli import app
 from deepfool.errors import RunError
 from deepfool.records import RECORDS
 from deepfool.verification import verify
@@ -124,6 +127,36 @@ def test_another_model_or_other_data_are_refused(tmp_path):
         verify(run)
     with pytest.raises(RunError, match=r"cannot be built.*give the model"):
         verify(run, data=nets.points(40))
+
+
+def test_code_that_a_manifest_names_is_not_run_unasked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "x.npz", x=nets.points(9)[0].numpy(), y=nets.points(9)[1].numpy())
+    (tmp_path / "own_code.py").write_text(
+        "import pathlib\nfrom tests import nets\npathlib.Path('ran').touch()\nmake = nets.small\n"
+    )
+    run = evaluate("py:own_code:make", "npz:x.npz", out="run", save_perturbations=True)
+    monkeypatch.delitem(sys.modules, "own_code")
+    (tmp_path / "ran").unlink()
+    with pytest.raises(RunError, match=r"the model is code \(py:own_code:make\).*--run-code"):
+        verify(run)
+    with pytest.raises(RunError, match="not run unasked"):
+        CliRunner().invoke(app, ["verify", "run"], catch_exceptions=False)
+    assert not (tmp_path / "ran").exists()
+    assert verify(run, "py:own_code:make").holds, "a model that the caller gives is theirs"
+    (tmp_path / "ran").unlink()
+    monkeypatch.delitem(sys.modules, "own_code")
+    assert CliRunner().invoke(app, ["verify", "run", "--run-code"]).exit_code == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_an_architecture_that_is_code_is_not_run_unasked(tmp_path):
+    run = measure(tmp_path / "run")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    manifest["model"] = {"spec": "file:weights.safetensors", "arch": "py:own_code:make"}
+    (run.folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match=r"the model is code \(py:own_code:make\)"):
+        verify(Run(run.folder), data=nets.points(40))
 
 
 def test_runs_without_perturbations(tmp_path):

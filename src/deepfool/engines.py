@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
@@ -43,6 +44,9 @@ ATTEMPTS = 3
 
 PATIENCE = 300.0
 """Seconds in which at least one Ray worker has to be up."""
+
+TCP_PATIENCE = 5.0
+"""Seconds in which the machine of a Ray cluster has to answer."""
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 
@@ -567,7 +571,43 @@ def keeping_ray(workers: int | None = None, address: str | None = None) -> Itera
             ray.shutdown()
 
 
+def check_address(address: str) -> None:
+    """Whether anybody listens at the address of a Ray cluster; Ray itself would try for minutes, and say nothing.
+
+    >>> check_address("127.0.0.1:1")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.RunError: no Ray cluster answers at 127.0.0.1:1: ... Hint: ...
+    """
+    if address == "auto":  # Ray looks for one on this machine, and says at once if there is none
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    if address in ("auto", "local"):
+        return
+    host, port = _split_address(address)
+    try:
+        socket.create_connection((host, port), timeout=TCP_PATIENCE).close()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RunError(
+            f"no Ray cluster answers at {address}: {why}.", hint="is it up, and is the port open? ray status tells."
+        ) from error
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT or ray://HOST:PORT.
+
+    >>> _split_address("ray://head.example:10001"), _split_address("[::1]:6379")
+    (('head.example', 10001), ('::1', 6379))
+    """
+    host, colon, port = address.removeprefix("ray://").partition("?")[0].rstrip("/").rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16):
+        raise InputError(f"a Ray address must be HOST:PORT, ray://HOST:PORT or auto, got {address!r}.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def _connect(ray: Any, workers: int | None, address: str | None) -> None:
+    if address is not None:
+        check_address(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         cores = max(workers or 1, os.cpu_count() or 1)

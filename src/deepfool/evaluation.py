@@ -6,6 +6,7 @@ import copy
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from deepfool import __version__, engines, manifests
+from deepfool import __version__, consistency, engines, manifests
 from deepfool.attacks.arguments import Bounds, check_count
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.datasets import Data, load
@@ -90,7 +91,9 @@ def evaluate(
     """Attack every sample, and keep one row for each in a run folder.
 
     The same call goes on where an earlier one stopped, for whatever reason; a folder that holds another run is
-    refused. Rows do not depend on the batch size, the engine or the number of workers but for rounding (1e-5).
+    refused, and so is one that is not empty and no run. Rows do not depend on the batch size, the engine or the number
+    of workers but for rounding (1e-5). Those of a model that draws at random, or whose scores depend on the rest of the
+    batch, do: it is measured with an `InconsistentModelWarning`.
 
     Args:
         model: a spec (`lenet-mnist`, `timm:resnet18`, ...) or a module; see `deepfool.models`.
@@ -125,6 +128,8 @@ def evaluate(
     (True, ['adv_label', 'backwards', 'batch'])
     """
     begin = time.monotonic()
+    if not str(out).strip():
+        raise InputError("the run needs a folder, got an empty name.", hint="name one with --out (out= in Python).")
     samples = load(data, split=split, size=size)
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
@@ -150,6 +155,8 @@ def evaluate(
         on_row=tally.add_row,
     )  # fmt: skip
     with writer, _stopping_politely(on_stop) as stop:
+        if tally.done < tally.total:
+            _look_at_model(writer, source.module, samples.batch(selection[: consistency.SAMPLES].tolist()), job)
         tally.start()
         plan = _plan(samples, selection, writer, together, stop)
         for group in run_batches(plan) if tally.done < tally.total else ():
@@ -171,6 +178,14 @@ def _resolve_untouched(model: Any, arch: Any) -> Source:
     return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
 
 
+def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: engines.Job) -> None:
+    """Note, and warn, if the scores are not the model's own; a few forward passes of a few samples."""
+    facts = consistency.look_twice(module, x, device=job.device, dtype=engines.DTYPES[job.dtype])
+    writer.note(scores=facts)
+    for caution in consistency.list_cautions(facts):
+        warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
+
+
 def choose_device(device: str) -> str:
     """The device to use; "auto" is a GPU if there is one.
 
@@ -182,7 +197,7 @@ def choose_device(device: str) -> str:
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()  # there and back: "meta" holds no numbers
     except (RuntimeError, AssertionError, ValueError) as error:
         raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
     return device
@@ -257,6 +272,8 @@ def _choose_engine(
     if workers is not None:
         check_count(workers, "workers")
     if engine == "ray":
+        if ray_address is not None:
+            engines.check_address(ray_address)  # now, not when everything else is ready
         return lambda plan: engines.run_on_ray(job, plan, workers, ray_address)
     if ray_address is not None:
         raise InputError(f"a Ray address was given ({ray_address}), but the engine is {engine}.", hint="--engine ray.")

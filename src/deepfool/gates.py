@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from xml.etree import ElementTree
 
-from deepfool.errors import InputError
+from deepfool.errors import InputError, RunError
 from deepfool.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
 from deepfool.records import Records, Run
 
@@ -55,7 +57,7 @@ def check(
 ) -> list[Verdict]:
     """The verdict on each condition; the first is always that the run is complete.
 
-    `min_rho` is in the norm of the attack, and so is eps.
+    `min_rho` is in the norm of the attack, and so is eps. Rows that are damaged meet no condition.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -65,19 +67,22 @@ def check(
     >>> [(verdict.name, verdict.passed) for verdict in verdicts]
     [('complete', True), ('min-rho', True)]
     """
-    records = run.records()
-    verdicts = [
-        Verdict("complete", len(records) == run.expected, f"{len(records)} of {run.expected} samples are measured")
-    ]
+    gates: dict[str, Callable[[Records], Verdict]] = {}
     if min_rho is not None:
-        verdicts.append(_check_rho(records, min_rho))
+        gates["min-rho"] = partial(_check_rho, least=min_rho)
     if max_fooled is not None:
-        verdicts.append(_check_fooled(records, max_fooled))
+        gates["max-fooled"] = partial(_check_fooled, share=parse_share(max_fooled, eps_needed=True))
     if min_accuracy is not None:
-        verdicts.append(_check_accuracy(records, min_accuracy))
-    if len(verdicts) == 1:
+        gates["min-accuracy"] = partial(_check_accuracy, share=parse_share(min_accuracy, eps_needed=False))
+    if not gates:
         raise InputError("there is nothing to check.", hint="--min-rho, --max-fooled, --min-accuracy.")
-    return verdicts
+    try:
+        records = run.records()
+    except RunError as error:
+        unknown = [Verdict(name, False, "not known, for the rows are damaged") for name in gates]
+        return [Verdict("complete", False, str(error)), *unknown]
+    why = f"{len(records)} of {run.expected} samples are measured"
+    return [Verdict("complete", len(records) == run.expected, why), *(gate(records) for gate in gates.values())]
 
 
 def _check_rho(records: Records, least: float) -> Verdict:
@@ -87,8 +92,8 @@ def _check_rho(records: Records, least: float) -> Verdict:
     return Verdict("min-rho", found.value >= least, why)
 
 
-def _check_fooled(records: Records, text: str) -> Verdict:
-    most, eps = parse_share(text, eps_needed=True)
+def _check_fooled(records: Records, share: tuple[float, float | None]) -> Verdict:
+    most, eps = share
     assert eps is not None
     found, worst = fooled_within(records, eps)
     also = "" if found == worst else f" ({found:.6g} found, the others were not decided)"
@@ -96,8 +101,8 @@ def _check_fooled(records: Records, text: str) -> Verdict:
     return Verdict("max-fooled", worst <= most, why)
 
 
-def _check_accuracy(records: Records, text: str) -> Verdict:
-    least, eps = parse_share(text, eps_needed=False)
+def _check_accuracy(records: Records, share: tuple[float, float | None]) -> Verdict:
+    least, eps = share
     if bool((records.true_label < 0).any()):
         return Verdict("min-accuracy", False, "some samples have no true label, so there is no accuracy")
     value = clean_accuracy(records).value if eps is None else accuracy_at(records, eps)[0]

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from deepfool import __version__
+from deepfool.attacks.arguments import check_count
 from deepfool.errors import InputError
 
 FORMAT = 1
@@ -88,8 +89,8 @@ def format_indices(indices: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def parse_indices(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Indices out of text such as `0-99,205`.
+def parse_indices(text: str, *, count: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Indices out of text such as `0-99,205`; with `count`, those that are not below it are refused.
 
     >>> parse_indices("0-2,7").tolist()
     [0, 1, 2, 7]
@@ -97,14 +98,28 @@ def parse_indices(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     Traceback (most recent call last):
     ...
     deepfool.errors.InputError: indices must look like 0-99,205, got '0-'.
+    >>> parse_indices("0-99999999999", count=10)
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: indices must lie in 0..9, got 10.
     """
     parts: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     for part in text.split(",") if text else []:
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise InputError(f"indices must look like 0-99,205, got {text!r}.")
-        parts.append(np.arange(int(first), int(last if dash else first) + 1, dtype=np.int64))
+        last = last if dash else first
+        # 18 digits: what fits in an int64, and a text that int() takes.
+        whole = all(each.isdecimal() and len(each) <= 18 for each in (first, last))
+        if not whole or int(last) < int(first):
+            raise InputError(f"indices must look like 0-99,205, got {text!r:.80}.")
+        start, stop = int(first), int(last) + 1
+        if count is not None and stop > count:  # before a range that nobody could hold is laid out
+            raise _outside(max(start, count), count)
+        parts.append(np.arange(start, stop, dtype=np.int64))
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _outside(index: int, count: int) -> InputError:
+    return InputError(f"indices must lie in 0..{count - 1}, got {index}.")
 
 
 def select(
@@ -124,24 +139,64 @@ def select(
     if indices is None:
         chosen = np.arange(count, dtype=np.int64)
     else:
-        given = parse_indices(indices) if isinstance(indices, str) else np.asarray(indices, dtype=np.int64)
+        given = parse_indices(indices, count=count) if isinstance(indices, str) else _read_whole(indices, count)
         _, firsts = np.unique(given, return_index=True)
         chosen = given[np.sort(firsts)]  # a sample is measured once, however often it was named
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
-            wrong = int(chosen[(chosen < 0) | (chosen >= count)][0])
-            raise InputError(f"indices must lie in 0..{count - 1}, got {wrong}.")
     if limit is not None:
-        if isinstance(limit, bool) or limit < 1:
-            raise InputError(f"limit must be a whole number >= 1, got {limit!r}.")
-        chosen = chosen[:limit]
+        chosen = chosen[: check_count(limit, "limit")]
     if shard is not None:
         i, n = shard
-        if not 1 <= i <= n:
+        if not (isinstance(i, int) and isinstance(n, int) and 1 <= i <= n):
             raise InputError(f"a shard must be i/n with 1 <= i <= n, got {i}/{n}.")
-        chosen = np.array_split(chosen, n)[i - 1]
+        size, longer = divmod(len(chosen), n)  # the first parts are longer by one
+        start = (i - 1) * size + min(i - 1, longer)
+        chosen = chosen[start : start + size + (i <= longer)]
     if not len(chosen):
         raise InputError("no sample is left to measure.", hint=f"there are {count} samples in the data.")
     return chosen
+
+
+def _read_whole(indices: Sequence[int], count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Indices out of a list or an array; what is not a whole number is not rounded to one."""
+    given = np.asarray(indices)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise InputError(f"indices must be a list of whole numbers, got {indices!r:.80}.")
+    outside = given[(given < 0) | (given >= count)]
+    if outside.size:
+        raise _outside(int(outside[0]), count)
+    return given.astype(np.int64)
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "identity.model.sha256": str, "identity.data.sha256": str, "identity.data.samples": int, "identity.indices": str,
+    "identity.attack.name": str, "identity.attack.knobs": dict, "identity.p": (int, float, str),
+    "identity.dtype": str, "identity.seed": int, "identity.perturbations": bool, "samples": int,
+    "model.spec": (str, type(None)), "model.arch": (str, type(None)), "data.spec": (str, type(None)),
+    "data.name": (str, type(None)), "data.split": str, "data.size": (int, type(None)), "data.classes": list,
+    "sessions": list,
+}  # fmt: skip
+"""What readers of a manifest rely on."""
+
+
+def find_gap(manifest: Mapping[str, Any]) -> str:
+    """What a manifest lacks that its readers rely on, in words; an empty text if it lacks nothing.
+
+    >>> find_gap({"format": 1, "samples": "many"})
+    'identity.model.sha256 is missing'
+    """
+    for place, kind in _KINDS.items():
+        value: Any = manifest
+        for key in place.split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                return f"{place} is missing"
+            value = value[key]
+        if not isinstance(value, kind):
+            return f"{place} is {value!r:.40}"
+    try:
+        read_number(manifest["identity"]["p"])
+    except ValueError:
+        return f"identity.p is {manifest['identity']['p']!r:.40}"
+    return ""
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from deepfool.attacks.adversarial import Status
+from deepfool.consistency import list_cautions
 from deepfool.errors import InputError, RunError
 from deepfool.records import NORMS, Floats, Ints, Records, Row, Run
 
@@ -501,6 +502,9 @@ def find_warnings(run: Run, records: Records) -> list[str]:
         )
     for reason, count in Counter(row["reason"] for row in run.rows() if _is_remark(row)).most_common(3):
         found.append(f"{count} of the fooled samples: {reason}.")
+    sessions = [session for session in run.manifest["sessions"] if isinstance(session, dict)]
+    told = [list_cautions(session["scores"]) for session in sessions if isinstance(session.get("scores"), dict)]
+    found += dict.fromkeys(caution for cautions in told for caution in cautions)
     if zero := int((records.x["l2"] == 0).sum()):
         found.append(f"{zero} samples are all zeros and have no relative distance: they are left out of rho_adv.")
     return found

@@ -8,7 +8,8 @@ A row has `index`, `label` (predicted, the one to leave), `true_label` (null whe
 `iterations`, `r_p` and `x_p` (the norms of r and of x in the norm of the attack), `r_l1`, `r_l2`, `r_linf`, `x_l1`,
 `x_l2`, `x_linf`, `forwards`, `backwards`, `seconds` (its share of the time of its batch), `batch`, and `reason` where
 it was not fooled, or where the attack has a remark. JSON has no infinity: the norms of r are null where no perturbation
-was found.
+was found. Rows are checked when they are read: one that is not well-typed, names a sample that is not part of the run,
+or one that has a row already, is damage, and an error.
 
 `batch` is the number of samples that were attacked and written together, so the file says by itself where a batch
 ends. A process that dies leaves at most one unfinished batch at the end of the file; it is cut off when the run is
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +38,8 @@ from safetensors import SafetensorError
 
 from deepfool import manifests
 from deepfool.attacks.adversarial import Status
-from deepfool.errors import RunError
+from deepfool.attacks.registry import ATTACKS
+from deepfool.errors import InputError, RunError
 
 Row = dict[str, Any]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -46,12 +49,19 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 MANIFEST = "manifest.json"
 RECORDS = "records.jsonl"
 SHARDS = "perturbations"
+LOCK = ".lock"
 
 NORMS = ("p", "l1", "l2", "linf")
 """The norms that rows hold; "p" is the one of the attack."""
 
 TIMING = ("seconds",)
 """What differs from run to run, by nature."""
+
+_LEFTOVER = f".{MANIFEST}.partial"
+"""A manifest that was being written when the process was killed."""
+
+_SHARD = re.compile(r"r-\d{9,}\.safetensors|\.r-\d{9,}\.safetensors\.partial")
+"""What this module writes into `SHARDS`, finished or not."""
 
 _GO_ON = "what was measured is kept: make room or choose another folder, and give the same command to go on."
 
@@ -94,15 +104,17 @@ class Records:
         """Columns out of rows; a row may leave out what is not needed."""
         whole = {name: array("q") for name in _WHOLE}
         real = {f"{side}_{norm}": array("d") for side in "rx" for norm in NORMS} | {"seconds": array("d")}
+        status = whole["status"]
+        # What is looked up once is not looked up for each of a million rows.
+        fill: list[tuple[str, float, Callable[[Any], None]]] = [
+            (name, _WHOLE[name], column.append) for name, column in whole.items() if column is not status
+        ]
+        fill += [(name, math.inf if name.startswith("r_") else math.nan, real[name].append) for name in real]
         for row in rows:
-            for name, default in _WHOLE.items():
+            status.append(_CODES[row["status"]])
+            for name, default, append in fill:
                 value = row.get(name)
-                if name == "status":
-                    value = Status[row["status"]]
-                whole[name].append(default if value is None else value)
-            for name, column in real.items():
-                value = row.get(name)
-                column.append((math.inf if name.startswith("r_") else math.nan) if value is None else value)
+                append(default if value is None else value)
         ints = {name: np.array(column, np.int64) for name, column in whole.items()}
         floats = {name: np.array(column, np.float64) for name, column in real.items()}
         return Records(
@@ -148,6 +160,7 @@ class Records:
         )
 
 
+_CODES = {status.name: int(status) for status in Status}
 _WHOLE = {
     "index": 0, "label": -1, "true_label": -1, "adv_label": -1, "status": 0, "iterations": 0, "forwards": 0,
     "backwards": 0,
@@ -188,6 +201,19 @@ class Run:
         return int(self.manifest["samples"])
 
     @property
+    def selection(self) -> Ints:
+        """The samples that the run is about."""
+        try:
+            chosen = manifests.parse_indices(self.identity["indices"], count=self.identity["data"]["samples"])
+        except InputError as error:
+            raise RunError(f"{self.folder / MANIFEST} is damaged: {error}") from error
+        if len(chosen) != self.expected:
+            raise RunError(
+                f"{self.folder / MANIFEST} is damaged: it names {len(chosen)} samples and counts {self.expected}."
+            )
+        return chosen
+
+    @property
     def complete(self) -> bool:
         """Whether every sample has its row."""
         return self.count == self.expected
@@ -195,11 +221,19 @@ class Run:
     @property
     def count(self) -> int:
         """How many rows there are by now."""
-        return sum(len(group) for group, _ in read_groups(self.folder / RECORDS))
+        return sum(len(group) for group in self.groups())
+
+    def groups(self) -> Iterator[list[Row]]:
+        """The rows of each finished batch, checked to be rows of this run, each sample once at most."""
+        ledger = _Ledger(self.folder / RECORDS, self.selection)
+        for group, _ in read_groups(self.folder / RECORDS):
+            for row in group:
+                ledger.take(row["index"])
+            yield group
 
     def rows(self) -> Iterator[Row]:
         """The rows, one after the other, as they stand in the file."""
-        for group, _ in read_groups(self.folder / RECORDS):
+        for group in self.groups():
             yield from group
 
     def records(self) -> Records:
@@ -213,7 +247,7 @@ class Run:
             raise RunError(
                 f"{self.folder} holds no perturbations.", hint="measure with --save-perturbations to keep them."
             )
-        for group, _ in read_groups(self.folder / RECORDS):
+        for group in self.groups():
             yield group, read_shard(self.folder, group)
 
 
@@ -234,13 +268,36 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} has format {got!r}, expected {manifests.FORMAT}: another version of deepfool wrote it.",
             hint="measure again into another folder.",
         )
+    if lacking := manifests.find_gap(manifest):
+        raise RunError(f"{path} is damaged: {lacking}.")
     return manifest
+
+
+def refuse_code(run: Run, part: str) -> None:
+    """Refuse the model, or the attack, of a run if it is code that somebody's manifest names.
+
+    A run folder may come from anywhere, and to import a module is to run it. Every reader that would build the model
+    of a run (`py:package.module:factory`) or find its attack (`module:function`) asks here first, unless its caller
+    has allowed it.
+    """
+    if part == "model":
+        about = run.manifest["model"]
+        code = next((str(about[key]) for key in ("spec", "arch") if str(about[key] or "").startswith("py:")), None)
+    else:
+        name = str(run.identity["attack"]["name"])
+        code = name if name not in ATTACKS else None
+    if code is not None:
+        raise RunError(
+            f"the {part} is code ({code}), named by {run.folder / MANIFEST}, which is not run unasked.",
+            hint="if you trust it, --run-code (may_run_code=True in Python) allows it.",
+        )
 
 
 def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
     """The finished batches of a records file, each with the offset at which it ends.
 
-    What follows the last finished batch is left alone; damage before it is an error.
+    What follows the last finished batch is left alone; damage before it is an error. Whether the samples are those of
+    the run is for the caller to check, who knows which ones they are.
     """
     if not path.exists():
         return
@@ -252,11 +309,13 @@ def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
                 return  # torn: only ever the last one
             end += len(line)
             try:
-                row = json.loads(line)
+                row = _DECODER.decode(line.decode())
+                if fault := _find_fault(row):
+                    raise ValueError(fault)
                 size = row["batch"]
                 if group and group[0]["batch"] != size:
                     raise ValueError("it begins a batch inside another one")
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, RecursionError) as error:
                 raise RunError(
                     f"{path}, line {number} is damaged: {error}.",
                     hint="cut the file off before the batch that holds that line, and give the same command to go on.",
@@ -267,6 +326,94 @@ def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
                 group = []
 
 
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # made once: json.loads would make one for each row
+
+
+_COUNTS = ("index", "label", "iterations", "forwards", "backwards", "batch")
+_R_NORMS = tuple(f"r_{name}" for name in NORMS)
+_SIZES = (*(f"x_{name}" for name in NORMS), "seconds")
+_NUMBERS = (float, int)  # and not bool, which isinstance would take for a number
+_LARGEST, _INFINITY = 2**63 - 1, math.inf
+
+
+def _find_fault(row: Any) -> str:
+    """What is wrong with a row by itself; an empty text if nothing is. Plain tests: it is asked a million times."""
+    if type(row) is not dict:
+        return "it is not a row"
+    try:
+        for name in _COUNTS:
+            value = row[name]
+            if type(value) is not int or not 0 <= value <= _LARGEST:
+                return f"{name} must be a whole number >= 0, got {value!r:.40}"
+        for name in _SIZES:
+            value = row[name]
+            if type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
+                return f"{name} must be a finite number >= 0, got {value!r:.40}"
+        return _find_wrong_word(row) or _find_wrong_outcome(row)
+    except KeyError as error:
+        return f"it has no {error.args[0]}"
+
+
+def _find_wrong_word(row: Row) -> str:
+    true_label, adv_label = row["true_label"], row["adv_label"]
+    if true_label is not None and (type(true_label) is not int or not 0 <= true_label <= _LARGEST):
+        return f"true_label must be a whole number >= 0 or null, got {true_label!r:.40}"
+    if type(row.get("reason", "")) is not str:
+        return f"reason must be a text, got {row['reason']!r:.40}"
+    if type(adv_label) is not int or not -1 <= adv_label <= _LARGEST:
+        return f"adv_label must be a whole number, got {adv_label!r:.40}"
+    return ""
+
+
+def _find_wrong_outcome(row: Row) -> str:
+    """A norm of r belongs to a perturbation that was found, and to no other."""
+    status = row["status"]
+    if type(status) is not str or status not in _CODES:
+        return f"status must be one of {', '.join(_CODES)}, got {status!r:.40}"
+    for name in _R_NORMS:
+        value = row[name]
+        if value is None:
+            if status == "FOOLED":
+                return f"{name} must be a finite number >= 0 where the status is FOOLED, got null"
+        elif status in ("STUCK", "EXHAUSTED"):
+            return f"{name} must be null where the status is {status}, got {value!r:.40}"
+        elif type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
+            return f"{name} must be a finite number >= 0, got {value!r:.40}"
+    if status == "FOOLED" and row["adv_label"] < 0:
+        return "adv_label must be a whole number >= 0 where the status is FOOLED"
+    return ""
+
+
+class _Ledger:
+    """Which samples a run is about, and which of them have their row."""
+
+    def __init__(self, place: Path, selection: Ints) -> None:
+        self._place = place
+        self._marks = bytearray(int(selection.max(initial=-1)) + 1)  # quicker than an array, one by one
+        self._seen = np.frombuffer(self._marks, np.uint8)
+        self._seen[selection] = _WANTED
+
+    @property
+    def done(self) -> Bools:
+        """By index: which samples have their row."""
+        return np.asarray(self._seen == _DONE)
+
+    def take(self, index: int) -> None:
+        """Note the row of a sample; raises if it is not one of the run's, or has a row."""
+        mark = self._marks[index] if index < len(self._marks) else 0
+        if mark != _WANTED:
+            why = "twice" if mark == _DONE else "which is not part of this run"
+            raise RunError(f"{self._place} is damaged: it holds sample {index}{' ' if mark else ', '}{why}.")
+        self._marks[index] = _DONE
+
+
+_WANTED, _DONE = 1, 2
+
+
 def read_shard(folder: Path, group: Sequence[Row]) -> np.ndarray[Any, Any]:
     """The perturbations of one batch, checked to be those of its rows."""
     path = _shard_path(folder, group)
@@ -275,7 +422,7 @@ def read_shard(folder: Path, group: Sequence[Row]) -> np.ndarray[Any, Any]:
         index, r = found["index"], found["r"]
     except (OSError, KeyError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}.") from error
-    if index.tolist() != [row["index"] for row in group]:
+    if index.tolist() != [row["index"] for row in group] or len(r) != len(index):
         raise RunError(f"{path} does not hold the samples that {RECORDS} says it does.")
     return r
 
@@ -305,17 +452,22 @@ class RunWriter:
         self.rows = 0
         self._identity = identity
         self._selection = selection
-        self.done: Bools = np.zeros(int(selection.max(initial=0)) + 1, np.bool_)
-        """By index: which samples have their row."""
+        self._ledger = _Ledger(folder / RECORDS, selection)
         self._story = story
         self._session = dict(session)
         self._on_row = on_row
-        self._lock = filelock.FileLock(folder / ".lock", timeout=0)
+        self._lock = filelock.FileLock(folder / LOCK, timeout=0)
         self._stream: Any = None
         self._end = 0
 
+    @property
+    def done(self) -> Bools:
+        """By index: which samples have their row."""
+        return self._ledger.done
+
     def __enter__(self) -> RunWriter:
         try:
+            _refuse_foreign(self.folder)  # before anything is touched
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except filelock.Timeout:
@@ -333,9 +485,8 @@ class RunWriter:
 
     def _open(self) -> None:
         try:
-            for left in self.folder.glob(".*.partial"):
-                left.unlink()
             self._manifest = self._find_manifest()
+            (self.folder / _LEFTOVER).unlink(missing_ok=True)
             self._repair()
             self._session["rows_before"] = self.rows
             self._manifest["sessions"].append(self._session)
@@ -351,11 +502,6 @@ class RunWriter:
             **self._story, "sessions": [],
         }  # fmt: skip
         if not (self.folder / MANIFEST).exists():
-            if (self.folder / RECORDS).exists():
-                raise RunError(
-                    f"{self.folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.",
-                    hint="choose another --out.",
-                )
             return new
         there = read_manifest(self.folder)
         # What was written went through JSON; so must what it is compared with.
@@ -370,31 +516,26 @@ class RunWriter:
     def _repair(self) -> None:
         """Cut off the unfinished batch at the end, and drop perturbations without rows."""
         heads: set[str] = set()
-        wanted = np.zeros_like(self.done)
-        wanted[self._selection] = True
         for group, end in read_groups(self.folder / RECORDS):
             heads.add(_shard_path(self.folder, group).name)
             for row in group:
-                self._take_note(row["index"], wanted)
+                self._ledger.take(row["index"])
                 self._on_row(row)
             self.rows += len(group)
             self._end = end
         if (self.folder / RECORDS).exists():
             os.truncate(self.folder / RECORDS, self._end)
         for shard in (self.folder / SHARDS).glob("*"):
-            if shard.name not in heads:
+            if shard.name not in heads and _SHARD.fullmatch(shard.name) and shard.is_file():
                 shard.unlink()
-
-    def _take_note(self, index: int, wanted: Bools) -> None:
-        if not 0 <= index < len(wanted) or not wanted[index]:
-            raise RunError(f"{self.folder / RECORDS} holds sample {index}, which is not part of this run.")
-        if self.done[index]:
-            raise RunError(f"{self.folder / RECORDS} holds sample {index} twice.")
-        self.done[index] = True
 
     def append(self, group: Group) -> None:
         """Write the rows of a batch so that they survive whatever comes next: perturbations first, then rows."""
-        lines = b"".join(_encode({**row, "batch": len(group.rows)}) for row in group.rows)
+        rows = [{**row, "batch": len(group.rows)} for row in group.rows]
+        for row in rows:
+            if fault := _find_fault(row):
+                raise RunError(f"the attack gave a row for sample {row.get('index')} that cannot be kept: {fault}.")
+        lines = b"".join(map(_encode, rows))
         try:
             if group.r is not None:
                 (self.folder / SHARDS).mkdir(exist_ok=True)
@@ -407,7 +548,8 @@ class RunWriter:
                 os.truncate(self.folder / RECORDS, self._end)
             raise _unwritable(self.folder, error) from error
         self._end += len(lines)
-        self.done[[row["index"] for row in group.rows]] = True
+        for row in rows:
+            self._ledger.take(row["index"])
         self.rows += len(group.rows)
 
     def note(self, **facts: Any) -> None:
@@ -431,6 +573,32 @@ class RunWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that holds something and is not a run: what is in it is somebody else's.
+
+    A process that was killed at the very start leaves its lock and a manifest that is not whole, and no more.
+    """
+    if not folder.is_dir():
+        return
+    there = set(os.listdir(folder))
+    if MANIFEST in there:
+        read_manifest(folder)  # that of a run, or an error
+        return
+    if RECORDS in there:
+        raise RunError(
+            f"{folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.",
+            hint="choose another --out.",
+        )
+    own = {_LEFTOVER, LOCK}
+    if LOCK in there and (folder / LOCK).stat().st_size:
+        own.remove(LOCK)  # ours are empty
+    if foreign := sorted(there - own):
+        raise RunError(
+            f"{folder} is not a run and not empty: it holds {foreign[0]!r}.",
+            hint="choose a new folder, or an empty one (--out).",
+        )
 
 
 def merge(runs: Sequence[Run], out: str | Path) -> Run:
@@ -457,7 +625,7 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
         if lines := manifests.differences(first | {"indices": ""}, dict(run.identity) | {"indices": ""}):
             told = "\n".join(f"  {line.replace('in the folder', 'there').replace('now', 'here')}" for line in lines)
             raise RunError(f"{run.folder} cannot be merged with {runs[0].folder}, they differ:\n{told}")
-        indices = manifests.parse_indices(run.identity["indices"]).tolist()
+        indices = run.selection.tolist()
         if twice := seen.intersection(indices):
             raise RunError(
                 f"{run.folder} measures samples that another run has, such as {min(twice)}.",
@@ -473,6 +641,10 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
     }
     passing = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
+        passing.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    try:
         _fill_merged(passing, runs, manifest)
         passing.replace(out)
     except OSError as error:
@@ -483,11 +655,10 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
 
 
 def _fill_merged(folder: Path, runs: Sequence[Run], manifest: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
     with (folder / RECORDS).open("wb") as stream:
         for run in runs:
-            for group, _ in read_groups(run.folder / RECORDS):
+            for group in run.groups():
                 stream.writelines(_encode(row) for row in group)
                 if manifest["identity"]["perturbations"]:
                     (folder / SHARDS).mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ from deepfool.errors import DeepFoolError, RunError
 from deepfool.evaluation import choose_device
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import norm
-from deepfool.records import Row, Run
+from deepfool.records import Row, Run, refuse_code
 
 TOLERANCE = 1e-5
 """By how much, relatively, a norm may differ from the one in its row."""
@@ -73,12 +73,14 @@ def verify(
     *,
     device: str = "cpu",
     batch_size: int = 37,
+    may_run_code: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verification:
     """Recompute norms and labels of a run that kept its perturbations.
 
     `model` and `data` are needed only if the run was made from objects; whatever they are, they must have the hashes
-    of the manifest. `batch_size` is that of the trial in another batch size.
+    of the manifest. `batch_size` is that of the trial in another batch size. A model that the manifest names as code
+    (`py:`) is run only if `may_run_code`.
 
     >>> import tempfile
     >>> from deepfool import evaluate
@@ -87,7 +89,7 @@ def verify(
     ...     verify(evaluate(model, data, out=here, save_perturbations=True), model, data).holds
     True
     """
-    source, samples = find_subjects(run, model, data)
+    source, samples = find_subjects(run, model, data, may_run_code=may_run_code)
     device = choose_device(device)
     own = DTYPES[run.identity["dtype"]]
     threshold = run.identity["attack"]["knobs"].get("threshold")
@@ -104,9 +106,14 @@ def verify(
     return found
 
 
-def find_subjects(run: Run, model: Any, data: Any) -> tuple[Source, Data]:
-    """The model and the data of a run, from where the manifest says or from what the caller gives."""
+def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False) -> tuple[Source, Data]:
+    """The model and the data of a run, from where the manifest says or from what the caller gives.
+
+    A model that the manifest names as code is refused unless `may_run_code`; one that the caller gives is theirs.
+    """
     about, where = run.manifest["model"], run.manifest["data"]
+    if model is None and not may_run_code:
+        refuse_code(run, "model")
     if data is None and where["spec"] is None:
         raise RunError(f"{run.folder} was made from data in memory.", hint="give the data as well (--data).")
     samples = load(where["spec"] if data is None else data, split=where["split"], size=where["size"])

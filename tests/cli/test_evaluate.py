@@ -1,5 +1,6 @@
 """The commands from end to end, on the networks and samples that ship with the package."""
 
+import io
 import json
 import os
 import signal
@@ -9,12 +10,14 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from deepfool import Run
 from deepfool.cli import app
 from deepfool.errors import InputError, RunError
+from tests import nets
 
 ROOT = Path(__file__).parents[2]
 COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample")
@@ -124,9 +127,49 @@ def test_verify(runs):
     assert [trial["name"] for trial in found["trials"]] == ["float32", "float64", "batch", "8-bit"]
 
 
+def test_a_model_that_draws_is_told_in_one_line(tmp_path):
+    """On stderr at once, and wherever the figures are shown."""
+    (tmp_path / "x.npz").write_bytes(npz(nets.points(20)))
+    words = ["evaluate", "--model", "py:tests.nets:noisy", "--data", f"npz:{tmp_path / 'x.npz'}", "--out", "run", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deepfool", *words], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), *sys.path])},
+    )  # fmt: skip
+    assert done.stderr.startswith("warning: the model gave other scores for the same inputs")
+    assert done.stderr.count("\n") == 1
+    assert "other scores for the same inputs" in call("show", tmp_path / "run").stdout
+    assert "other scores for the same inputs" in (tmp_path / "run" / "report.html").read_text()
+
+
+def npz(data):
+    stream = io.BytesIO()
+    np.savez(stream, x=data[0].numpy(), y=data[1].numpy())
+    return stream.getvalue()
+
+
+def test_an_empty_folder_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="--out must name a folder"):
+        call(*COMMON, "--limit", 2, "--out", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ray_cluster_that_is_not_there_is_told_soon(tmp_path):
+    begin = time.monotonic()
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "no-such-host.invalid:6379"):
+        with pytest.raises(RunError, match="no Ray cluster answers at"):
+            call(*COMMON, "--engine", "ray", "--ray-address", address, "--out", tmp_path / "run")
+    assert time.monotonic() - begin < 45
+    with pytest.raises(InputError, match="HOST:PORT"):
+        call(*COMMON, "--engine", "ray", "--ray-address", "somewhere", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
+        (("--indices", "0-99999999999"), r"indices must lie in 0\.\.999, got 1000"),
+        (("--device", "meta"), "the device 'meta' cannot be used"),
         (("--bounds", "0"), "two numbers such as 0,1"),
         (("--shard", "3"), "such as 3/16"),
         (("--knob", "max_iter"), "NAME=VALUE"),

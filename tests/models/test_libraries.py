@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from PIL import Image
 
 from deepfool.errors import InputError, MissingExtraError, ModelError
+from deepfool.models.fingerprints import fingerprint
 from deepfool.models.libraries import TORCHVISION_OPERATORS, import_torchvision, preprocessing_of
 from deepfool.models.sources import resolve
 
@@ -203,6 +206,19 @@ def test_huggingface_architecture_without_its_weights(vit: Path):
     torch.manual_seed(1)
     fresh = resolve(f"hf:{vit}?pretrained=false")
     assert fresh.fingerprint != resolve(f"hf:{vit}").fingerprint
+
+
+def test_where_a_huggingface_model_lies_is_not_part_of_it(vit: Path, tmp_path: Path):
+    shutil.copytree(vit, tmp_path / "copy")
+    source = resolve(f"hf:{tmp_path / 'copy'}")
+    before = resolve(f"hf:{vit}").fingerprint
+    assert source.fingerprint == before
+    alone = fingerprint(source.module)
+    source.module(torch.rand(1, 3, 32, 32))
+    assert fingerprint(source.module) == alone
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
+    assert resolve(f"hf:{tmp_path / 'copy'}").fingerprint != before
 
 
 def test_huggingface_without_a_processor_says_so(vit: Path, tmp_path: Path):

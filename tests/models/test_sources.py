@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
 import importlib.util
+import logging
+import os
+import pickle
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -168,6 +178,130 @@ def test_fingerprints_see_weights_buffers_names_layers_and_architecture():
         renamed.add_module(name, child)
     others = [weight, buffer, renamed, build(nn.Tanh), build().double(), build().bfloat16()]
     assert len({first, fingerprint(build(), "resnet"), *map(fingerprint, others)}) == 8
+
+
+class Own(nn.Module):
+    """A class of a user, with settings of all kinds and with state of all kinds."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.slope, self._private, self.shape, self.names = 0.1, 3, (2, 2), {"a": [1, 2]}
+        self.act: Any = torch.tanh
+        self.config: Any = SimpleNamespace(depth=2)
+        self.partial: Any = partial(nn.functional.leaky_relu, negative_slope=0.1)
+        self.kind, self.dtype, self.scale = Kind.ONE, torch.float32, torch.tensor([1.0, 2.0])
+        self.offset = np.zeros(2)
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.calls, self.last, self.seen, self.history, self.by_size = 0, None, {}, [], {1: 1}
+        self.listeners, self.logger = [print], logging.getLogger("own")
+
+    @cached_property
+    def doubled(self) -> float:
+        return 2 * self.slope
+
+    def remember(self, x: torch.Tensor) -> None:
+        self.last = x
+        self.history.append(len(x))
+        self.by_size[len(x)] = self.calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.remember(x)
+        self.seen[tuple(x.shape)] = x
+        return self.act(x * self.doubled)  # type: ignore[no-any-return]
+
+
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        (nn.MaxPool2d(2, 1), nn.MaxPool2d(2, 2)),
+        (nn.MaxPool2d(2, dilation=1), nn.MaxPool2d(2, dilation=2)),
+        (nn.BatchNorm1d(3, eps=1e-5), nn.BatchNorm1d(3, eps=1e-3)),
+        (nn.Flatten(1), nn.Flatten(2)),
+        (nn.Softmax(0), nn.Softmax(1)),
+        (nn.Sequential(nn.ELU(1.0)), nn.Sequential(nn.ELU(0.5))),
+        *(
+            (Own(), Own(**changed))
+            for changed in (
+                {"slope": 0.2}, {"_private": 4}, {"shape": (2, 3)}, {"names": {"a": [1, 3]}}, {"act": torch.sigmoid},
+                {"config": SimpleNamespace(depth=3)}, {"kind": Kind.TWO}, {"dtype": torch.float64},
+                {"partial": partial(nn.functional.leaky_relu, negative_slope=0.2)}, {"slope": None},
+                {"scale": torch.tensor([1.0, 3.0])}, {"offset": np.ones(2)}, {"added": "later"},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_fingerprints_see_settings(one: nn.Module, other: nn.Module):
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(copy.deepcopy(one))
+
+
+@pytest.mark.parametrize("changed", [{"num_heads": 4}, {"batch_first": True}])
+def test_fingerprints_see_the_heads_of_attention(changed: dict[str, Any]):
+    def build(**settings: Any) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.MultiheadAttention(**{"embed_dim": 8, "num_heads": 2, **settings})
+
+    assert fingerprint(build()) == fingerprint(build()) != fingerprint(build(**changed))
+
+
+def test_fingerprints_do_not_see_state():
+    model = Own()
+    before = fingerprint(model)
+    model(torch.ones(3, 2))
+    assert model.calls == 1
+    assert "doubled" in vars(model)
+    model.register_forward_hook(lambda *_: None)
+    model.found_by_a_hook = torch.ones(2)
+    assert fingerprint(model) == before
+    recurrent = nn.LSTM(2, 2)
+    assert fingerprint(pickle.loads(pickle.dumps(recurrent))) == fingerprint(recurrent)
+
+
+def test_fingerprints_see_the_code_of_graphs():
+    class Scaled(nn.Module):
+        def __init__(self, by: float) -> None:
+            super().__init__()
+            self.by = by
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+    def trace(by: float) -> nn.Module:
+        return torch.fx.symbolic_trace(Scaled(by))
+
+    assert fingerprint(trace(2.0)) == fingerprint(trace(2.0)) != fingerprint(trace(3.0))
+
+
+ZOO_PRINTS = """
+import torch
+from deepfool.models.sources import resolve
+for name in ("fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10"):
+    source = resolve(name)
+    print(source.fingerprint)
+"""
+
+
+def test_fingerprints_of_the_zoo_hold_across_processes_and_passes():
+    done = subprocess.run(
+        [sys.executable, "-c", ZOO_PRINTS], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+    for name, expected in zip(
+        ("fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10"), done.stdout.split(), strict=True
+    ):
+        source = resolve(name)
+        assert source.fingerprint == expected
+        x = torch.rand(1, *(source.input_shape or ()), requires_grad=True)
+        source.module(x).sum().backward()
+        assert fingerprint(source.module, name) == expected
 
 
 def test_fingerprints_do_not_depend_on_layout_or_mode():

@@ -7,7 +7,9 @@ Data goes to stdout, talk to stderr. Command modules import torch and the rest i
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -82,10 +84,24 @@ def _options(
     """Measure how robust a classifier is: the smallest perturbation that changes each decision."""
 
 
+def _say_warnings() -> None:
+    """Warnings of ours as one line; those of others as Python has them."""
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **where: Any) -> None:
+        if category.__module__.partition(".")[0] == "deepfool":
+            typer.secho(f"warning: {message}", err=True, fg="yellow")
+        else:
+            others(message, category, *place, **where)
+
+    warnings.showwarning = show
+
+
 def main() -> None:
     """Run the command line; errors of ours end in one line and exit code 2, without a traceback."""
     from deepfool.errors import DeepFoolError
 
+    _say_warnings()
     try:
         app()
     except DeepFoolError as error:

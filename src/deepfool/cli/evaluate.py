@@ -28,7 +28,7 @@ def evaluate_model(
     attack: str = typer.Option("deepfool", help="deepfool, smallest, ..., or module:function."),
     p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
-    out: Path | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
+    out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
     limit: int | None = typer.Option(None, help="Only the first so many samples."),
     indices: str | None = typer.Option(None, metavar="0-99,205", help="Only these samples."),
     shard: str | None = typer.Option(None, metavar="3/16", help="The 3rd of 16 parts; `deepfool merge` joins them."),
@@ -49,7 +49,7 @@ def evaluate_model(
     split: str = typer.Option("test", help="Of data sets that have splits."),
     size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but warnings and errors."),
     as_json: bool = typer.Option(False, "--json", help="The summary as JSON on stdout."),
 ) -> None:
     """Measure a model: the smallest perturbation of each sample. The same command goes on where it stopped."""
@@ -63,7 +63,7 @@ def evaluate_model(
 
     keep_freed_memory()
     console = Console(stderr=True, quiet=quiet)
-    folder = out or Path("runs") / name_run(model, data, attack, p, shard)
+    folder = Path("runs") / name_run(model, data, attack, p, shard) if out is None else read_folder(out)
     with _fetching(console, data) as on_fetch:
         load(data, split=split, size=size, on_progress=on_fetch)
     try:
@@ -112,6 +112,19 @@ def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> s
     """
     plain = [re.sub(r"[^\w.+-]+", "_", part) for part in (model, data, attack, f"p{p}")]
     return "-".join([*plain, *([shard.replace("/", "of")] if shard else [])])
+
+
+def read_folder(text: str) -> Path:
+    """A folder by its name; an empty one would mean the working directory.
+
+    >>> read_folder("runs/a").name
+    'a'
+    """
+    from deepfool.errors import InputError
+
+    if not text.strip():
+        raise InputError("--out must name a folder, got an empty text.", hint="leave it out to have one named for you.")
+    return Path(text)
 
 
 def _read_p(text: str) -> float:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.options import RUN_CODE
+
 
 def report_runs(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders; several make a comparison."),
@@ -15,7 +17,7 @@ def report_runs(
     gallery: bool = typer.Option(True, "--gallery/--no-gallery", help="Show samples; may attack a few of them again."),
     model: str | None = typer.Option(None, help="The model, if the manifest does not say where it is."),
     data: str | None = typer.Option(None, help="The data, if the manifest does not say where they are."),
-    run_code: bool = typer.Option(False, "--run-code", help="Run code that a manifest names (py: models, attacks)."),
+    run_code: bool = RUN_CODE,
 ) -> None:
     """Write one self-contained HTML file: verdict, curves, classes, gallery, and how it was measured."""
     from deepfool.reporting.page import write_report

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deepfool.cli.options import RUN_CODE
+
 if TYPE_CHECKING:
     from deepfool.verification import Verification
 
@@ -19,6 +21,7 @@ def verify_run(
     data: str | None = typer.Option(None, help="The data, if the manifest does not say where they are."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1, mps or auto."),
     batch_size: int = typer.Option(37, min=1, help="For the trial in another batch size."),
+    run_code: bool = RUN_CODE,
     as_json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
     """Recompute labels and norms from the stored perturbations; exit code 1 if they are not as the run says."""
@@ -29,7 +32,7 @@ def verify_run(
     from deepfool.records import Run
     from deepfool.verification import verify
 
-    found = verify(Run(run), model, data, device=device, batch_size=batch_size)
+    found = verify(Run(run), model, data, device=device, batch_size=batch_size, may_run_code=run_code)
     _keep(run, found)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), allow_nan=False))

@@ -1,19 +1,30 @@
-"""A hash that says which model it was: the weights to the last bit, and the classes of the layers."""
+"""A hash that says which model it was: the weights to the last bit, the classes of the layers, and their settings."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from deepfool.models.settings import list_settings
+
 
 def fingerprint(module: nn.Module, architecture: str = "") -> str:
-    """Return the sha256 over the names, shapes, dtypes and bytes of all parameters and buffers.
+    """Return the sha256 over all parameters and buffers, and over the class and the settings of each sub-module.
 
-    The classes of the sub-modules go in too, so that the same weights with a tanh instead of a ReLU differ. The place
-    that the weights came from does not: a file and the library that wrote it give the same answer.
+    What counts:
+        - the names, shapes, dtypes and bytes of parameters and buffers;
+        - the names of the classes, so that the same weights with a tanh instead of a ReLU differ;
+        - the settings: plain values that a sub-module holds as attributes, such as a stride, a slope, an eps, a number
+          of heads (`deepfool.models.settings` says what is a setting and what is not);
+        - the code of graphs (torch.fx, torch.export, ONNX, TorchScript), whose settings are written there.
+
+    What does not: the mode, the device and the memory layout; where the weights came from (a file and the library that
+    wrote it give the same answer); hooks; whatever a forward pass changes; the source of your classes and functions,
+    which count by their names. So it is the same after a forward pass, and in another process.
 
     >>> model = nn.Linear(2, 1)
     >>> before = fingerprint(model)
@@ -21,11 +32,16 @@ def fingerprint(module: nn.Module, architecture: str = "") -> str:
     ...     _ = model.bias.add_(1e-3)
     >>> len(before), fingerprint(model) == before
     (64, False)
+    >>> fingerprint(nn.LeakyReLU(0.1)) == fingerprint(nn.LeakyReLU(0.2))
+    False
     """
     digest = hashlib.sha256()
     digest.update(f"architecture {architecture}\n".encode())
     for name, child in module.named_modules():
         digest.update(f"module {name} {type(child).__name__}\n".encode())
+        for setting, text in list_settings(child):
+            digest.update(f"setting {setting} {text}\n".encode())
+        digest.update(f"code {_read_code(child)}\n".encode())
     for name, tensor in sorted(_tensors(module), key=lambda pair: pair[0]):
         digest.update(f"tensor {name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         # numpy has no bfloat16: the bytes are read as such, whatever the type.
@@ -36,3 +52,13 @@ def fingerprint(module: nn.Module, architecture: str = "") -> str:
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+def _read_code(module: nn.Module) -> str:
+    """What a graph does, as text; nothing for modules of Python."""
+    if isinstance(module, torch.fx.GraphModule):
+        return str(module.code)
+    if isinstance(module, torch.jit.ScriptModule):
+        # TorchScript numbers classes of the same name as they come, which is another number in another process.
+        return re.sub(r"___torch_mangle_\d+\.", "", str(getattr(module, "code", "")))
+    return ""

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from deepfool.attacks.adversarial import Status
-from deepfool.attacks.registry import ATTACKS
 from deepfool.datasets import Data
 from deepfool.engines import Batch, Job, Worker
 from deepfool.errors import DeepFoolError, RunError
 from deepfool.models.sources import Source
-from deepfool.records import RECORDS, Ints, Records, Row, Run, read_groups, read_shard
+from deepfool.records import Ints, Records, Row, Run, read_shard, refuse_code
 from deepfool.reporting.images import Array, is_picture, show_perturbation, to_data_uri, to_pixels
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
@@ -130,7 +129,7 @@ def make_gallery(
     median = float(np.median(records.ratio("p")[records.fooled]))
     cards = [_describe(run, chosen, i, median) for i in range(len(chosen))]
     try:
-        source, samples = _find(run, model, data, may_run_code)
+        source, samples = find_subjects(run, model, data, may_run_code=may_run_code)
         found, notes = _find_perturbations(run, chosen, source, samples, may_run_code)
         if not is_picture(tuple(samples.batch([0]).shape[1:])):
             shape = tuple(samples.batch([0]).shape[1:])
@@ -152,14 +151,6 @@ def _describe(run: Run, chosen: Records, i: int, median: float) -> Card:
     )  # fmt: skip
 
 
-def _find(run: Run, model: Any, data: Any, may_run_code: bool) -> tuple[Source, Data]:
-    spec = str(run.manifest["model"]["spec"])
-    arch = str(run.manifest["model"]["arch"] or "")
-    if model is None and not may_run_code and (spec.startswith("py:") or arch.startswith("py:")):
-        raise RunError(f"the model is code ({spec}), which is not run unasked.", hint="--run-code allows it.")
-    return find_subjects(run, model, data)
-
-
 def _find_perturbations(
     run: Run, chosen: Records, source: Source, samples: Data, may_run_code: bool
 ) -> tuple[dict[int, Array], list[str]]:
@@ -167,12 +158,8 @@ def _find_perturbations(
     wanted = set(chosen.index.tolist())
     if run.identity["perturbations"]:
         return dict(_read_stored(run, wanted)), []
-    attack = run.identity["attack"]["name"]
-    if attack not in ATTACKS and not may_run_code:
-        raise RunError(
-            f"the run kept no perturbations, and the attack is code ({attack}), which is not run unasked.",
-            hint="measure with --save-perturbations, or --run-code allows it.",
-        )
+    if not may_run_code:
+        refuse_code(run, "attack")
     affordable = _afford(chosen)
     found = dict(_attack_again(run, chosen.pick(affordable), source, samples))
     notes = []
@@ -184,7 +171,7 @@ def _find_perturbations(
 
 
 def _read_stored(run: Run, wanted: set[int]) -> Iterator[tuple[int, Array]]:
-    for group, _ in read_groups(run.folder / RECORDS):
+    for group in run.groups():
         here = [i for i, row in enumerate(group) if row["index"] in wanted]
         if here:
             r = read_shard(run.folder, group)
