@@ -61,7 +61,7 @@ def test_sigmoid_outputs_are_attacked_through_their_log_odds():
     torch.testing.assert_close(through.r, deepfool(inner, x).r, rtol=1e-6, atol=1e-9)
     with pytest.warns(ProbabilityWarning):
         shifted = deepfool(nn.Sequential(inner, nn.Sigmoid()), x, threshold=0.8)
-    cut = torch.logit(torch.tensor(0.8)).item()
+    cut = torch.logit(torch.tensor(0.8, dtype=torch.float64)).item()
     torch.testing.assert_close(shifted.r, deepfool(inner, x, threshold=cut).r, rtol=1e-5, atol=1e-7)
 
 
@@ -181,3 +181,85 @@ def test_x_is_not_modified_and_carries_no_graph():
     assert x.grad is None
     assert not result.x.requires_grad
     assert not result.r.requires_grad
+
+
+def test_what_is_read_as_probabilities_does_not_depend_on_the_batch():
+    """Logits that add up to 1 by chance, for one sample of a batch and for the sample alone."""
+    model = nn.Linear(3, 2, bias=False)
+    model.weight.data = torch.tensor([[0.7, 0.0, 2.0], [0.3, 0.0, -1.0]])
+    x = torch.tensor([[1.0, 0.5, 0.0], [0.2, -0.4, 1.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(deepfool(model, x[:1]).norm, deepfool(model, x).norm[:1])
+        assert Classifier(model)(x[:1]).tolist() == model(x[:1]).tolist()
+
+
+def test_a_threshold_given_to_an_attack_is_not_lost_on_a_classifier():
+    model, x = nn.Linear(3, 1), torch.rand(5, 3)
+    f = Classifier(model)
+    assert torch.equal(deepfool(f, x, threshold=0.9).label, (model(x)[:, 0] > 0.9).long())
+    assert f.threshold is None
+    found = deepfool(Classifier(model, threshold=0.9), x)
+    assert torch.equal(found.r, deepfool(f, x, threshold=0.9).r)
+
+
+def test_a_threshold_in_double_precision_is_cut_in_double_precision():
+    torch.manual_seed(0)
+    model, x = mlp((3, 8, 1), nn.Tanh), torch.randn(200, 3, dtype=torch.float64)
+    model = nn.Sequential(model, nn.Sigmoid())
+    with pytest.warns(ProbabilityWarning):
+        found = deepfool(model, x, threshold=0.52, tighten=True)
+    raised = found.fooled & (found.adv_label == 1)
+    assert int(raised.sum()) > 20
+    assert bool((model(found.x[raised])[:, 0] > 0.52).all())
+    lowered = found.fooled & (found.adv_label == 0)
+    assert bool((model(found.x[lowered])[:, 0] <= 0.52).all())
+
+
+def test_buffers_that_a_model_changes_are_given_back_as_they_were():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(3, 2)
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("last", torch.zeros(2))
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = self.net(x)[0].detach()
+            return self.net(x)
+
+    model = Counting()
+    last = model.last
+    deepfool(model, torch.rand(4, 3))
+    assert model.calls.item() == 0
+    assert model.last is last
+    assert last.tolist() == [0, 0]
+
+
+def test_threads_that_attack_one_model_leave_it_as_it_was():
+    from concurrent.futures import ThreadPoolExecutor
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.Dropout(0.5), nn.ReLU(), nn.Linear(30, 4)).train()
+    x = torch.randn(8, 20)
+    expected = deepfool(model, x).norm
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: deepfool(model, x).norm, range(40)))
+    assert all(layer.training for layer in model.modules())
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert all(torch.equal(norm, expected) for norm in results)
+
+
+def test_errors_in_the_backward_pass_name_the_model():
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x[:, :2] * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            raise RuntimeError("no way back")
+
+    with pytest.raises(ModelError, match=r"backward pass.*no way back"):
+        deepfool(Broken.apply, torch.rand(2, 3))

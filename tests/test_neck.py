@@ -16,7 +16,7 @@ from deepfool.neck import find_neck, follow_layers
 
 def slopes_of(model, x, reference):
     """The estimate and the truth, (n, c) each, scaled to a mean of one over the other classes of a sample."""
-    tangent = Tangent(Classifier(model), x)
+    tangent = Tangent(Classifier(model), x, neck=True)
     estimate = tangent.relative_slopes(reference)
     c = tangent.scores.shape[1]
     every = torch.arange(c).expand(len(x), c)
@@ -68,7 +68,9 @@ def test_where_no_layer_can_be_seen_more_classes_are_looked_at_and_the_answer_is
 
 
 def test_a_single_layer_has_no_neck():
-    assert Tangent(Classifier(nn.Linear(9, 5)), torch.rand(3, 9)).relative_slopes(torch.zeros(3).long()) is None
+    assert (
+        Tangent(Classifier(nn.Linear(9, 5)), torch.rand(3, 9), neck=True).relative_slopes(torch.zeros(3).long()) is None
+    )
 
 
 def test_activations_in_place_and_ways_around_the_neck_do_no_harm():

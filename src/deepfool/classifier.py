@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -44,8 +44,8 @@ class Classifier:
 
     `threshold` is where a single-output model decides (class 1 above it, class 0 at or below it); its scores become
     (0, f - threshold), which makes Algorithm 1 a case of Algorithm 2. `outputs` says what the model returns: "logits",
-    "probabilities" (their logarithm is attacked), or "auto", which looks at what the model returns for two random
-    inputs, so that the answer for one sample never depends on its neighbours.
+    "probabilities" (their logarithm is attacked), or "auto", which finds out in a way that does not depend on which
+    samples are in the batch.
 
     >>> f = Classifier(nn.Linear(3, 1))
     >>> f(torch.zeros(2, 3)).shape
@@ -75,7 +75,8 @@ class Classifier:
         self.row_bytes: int | None = None
         """What one gradient row of one sample takes, estimated from the first forward pass."""
         self.neck: Neck | None = None
-        """The last hidden layer, if the first forward pass has shown one."""
+        """The last hidden layer, if there is one that every path from the input to the scores passes through."""
+        self.neck_sought = False
 
     @staticmethod
     def of(model: Model | Classifier, threshold: float | None = None, outputs: str = "auto") -> Classifier:
@@ -97,11 +98,9 @@ class Classifier:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The scores of a batch: (n, c), c >= 2, float32 or float64."""
-        if self.probabilities is None:
-            self.probabilities = self._judge_outputs(x)
-        return self._read(self._run(x), len(x))
+        return self.read(self.run(x), x)
 
-    def _run(self, x: Tensor) -> Tensor:
+    def run(self, x: Tensor) -> Tensor:
         """What the model returns for a batch, as it is, in float32 or float64."""
         try:
             output = self.model(x)
@@ -113,39 +112,14 @@ class Classifier:
                 f"on {x.device}: {error}",
                 hint=self._explain_failure(x),
             ) from error
-        scores = _find_scores(output)
+        scores = find_scores(output)
         if not scores.is_floating_point():
             raise ModelError(f"the model must return floating-point scores, got {scores.dtype}.")
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
-    def _judge_outputs(self, x: Tensor) -> bool:
-        """Whether the model returns probabilities, judged by its last layer or by two random inputs like x.
-
-        Not by x itself: logits of a single sample may add up to 1 by chance, and the same sample in another batch
-        would then be read in another way.
-        """
-        random = torch.rand((2, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
-            random = random.contiguous(memory_format=torch.channels_last)
-        # A compiled model would be compiled again for two samples: ask what it was compiled from.
-        f = Classifier(getattr(self.model, "_orig_mod", self.model))
-        with torch.no_grad():
-            try:
-                z = f._run(random)
-            except ModelError:  # not made for such inputs: what x gives is all there is to judge by
-                z = f._run(x.detach())
-            if not bool(z.isfinite().all()):
-                z = f._run(x.detach())
-        if z.ndim == 1 or (z.ndim == 2 and z.shape[1] == 1):
-            kind, found = "sigmoid", isinstance(_last_layer(self.model), nn.Sigmoid)
-        else:
-            kind, found = "softmax", z.ndim == 2 and _look_like_probabilities(z)
-        if found:
-            _warn_of_probabilities(kind)
-        return found
-
-    def _read(self, z: Tensor, n: int) -> Tensor:
-        shape = tuple(z.shape)
+    def read(self, z: Tensor, x: Tensor) -> Tensor:
+        """The scores in what `run` returned for x."""
+        shape, n = tuple(z.shape), len(x)
         if z.ndim == 0 or z.ndim > 2:
             raise ModelError(
                 f"the model must return scores of shape (n, classes), (n, 1) or (n,), got {shape}.",
@@ -155,9 +129,36 @@ class Classifier:
             raise ModelError(f"the model returned {len(z)} rows of scores for a batch of {n}: shape {shape}.")
         if z.ndim == 2 and z.shape[1] == 0:
             raise ModelError("the model returned no class scores at all.")
-        if z.ndim == 1 or z.shape[1] == 1:
+        single = z.ndim == 1 or z.shape[1] == 1
+        if self.probabilities is None:
+            self.probabilities = self._ends_in_sigmoid() if single else self._returns_probabilities(z.detach(), x)
+        if single:
             return self._read_single(z.reshape(n))
         return z.clamp_min(torch.finfo(z.dtype).tiny).log() if self.probabilities else z
+
+    def _ends_in_sigmoid(self) -> bool:
+        found = isinstance(_last_layer(self.model), nn.Sigmoid)
+        if found:
+            _warn_of_probabilities("sigmoid")
+        return found
+
+    def _returns_probabilities(self, z: Tensor, x: Tensor) -> bool:
+        """Whether the model returns probabilities: the scores z of x look like it, and so do those of other inputs.
+
+        x alone will not do: the logits of a sample may add up to 1 by chance, and the same sample in another batch
+        would then be read in another way. The other inputs are two random ones, shaped like x.
+        """
+        if not _look_like_probabilities(z):
+            return False
+        random = torch.rand((2, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
+        # A compiled model would be compiled again for two samples: ask what it was compiled from.
+        other = Classifier(getattr(self.model, "_orig_mod", self.model))
+        with torch.no_grad(), suppress(ModelError):  # it may not be made for such inputs
+            z = other.run(random)
+        if bool(z.isfinite().all()) and not _look_like_probabilities(z):
+            return False
+        _warn_of_probabilities("softmax")
+        return True
 
     def _read_single(self, f: Tensor) -> Tensor:
         last = _last_layer(self.model)
@@ -270,7 +271,7 @@ def _check_outputs(outputs: str) -> bool | None:
     return None if outputs == "auto" else outputs == "probabilities"
 
 
-def _find_scores(output: Any) -> Tensor:
+def find_scores(output: Any) -> Tensor:
     """The tensor of scores in what a model returned: itself, `.logits`, a dict's "logits", or a tuple's first."""
     if isinstance(output, Tensor):
         return output

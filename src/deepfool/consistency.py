@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfool.classifier import Classifier, _find_scores
+from deepfool.classifier import Classifier, find_scores
 
 SAMPLES = 8
 """How many samples are looked at."""
@@ -51,7 +51,7 @@ def look_twice(
         x = x[:SAMPLES].to(device=device, dtype=dtype)
         with Classifier(module).frozen(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the attack will say it
-            first, second = _find_scores(module(x)), _find_scores(module(x))
+            first, second = find_scores(module(x)), find_scores(module(x))
             difference = _compare(first, second)
             if difference > _rounding(x, first, same_batch=True):
                 return {"repeatable": False, "independent": None, "difference": _as_json(difference)}
@@ -88,7 +88,7 @@ def list_cautions(facts: Mapping[str, Any]) -> list[str]:
 def _look_alone(module: nn.Module, x: Tensor, like: Tensor) -> Tensor:
     """The scores of a sample that is alone; NaN if the model takes it only in company."""
     try:
-        return _find_scores(module(x))
+        return find_scores(module(x))
     except Exception:
         return torch.full_like(like, math.nan)
 

@@ -33,12 +33,12 @@ class Tangent:
     """
 
     def __init__(self, f: Classifier, x: Tensor, *, neck: bool = False) -> None:
-        """`neck`: keep what the last hidden layer returns, for `relative_slopes`; a first forward pass always does."""
+        """`neck`: keep what the last hidden layer returns, for `relative_slopes`."""
         self.f = f
         self.x = x.detach().requires_grad_(True)
         self._at_neck: Tensor | None = None
-        if f.row_bytes is None:
-            self._graph, self._at_neck = _measured_forward(f, self.x)
+        if f.row_bytes is None or (neck and not f.neck_sought):
+            self._graph, self._at_neck = _measured_forward(f, self.x, seek_neck=neck)
         elif f.neck is None or not neck:
             self._graph = f(self.x)
         else:
@@ -80,7 +80,7 @@ class Tangent:
         At the input it is about as steep, but for a factor of the sample's own. To be asked before the rows are.
 
         >>> f = Classifier(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)))
-        >>> Tangent(f, torch.ones(5, 4)).relative_slopes(torch.zeros(5, dtype=torch.long)).shape
+        >>> Tangent(f, torch.ones(5, 4), neck=True).relative_slopes(torch.zeros(5, dtype=torch.long)).shape
         torch.Size([5, 2])
         """
         at_neck, self._at_neck = self._at_neck, None
@@ -176,9 +176,9 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.nn.functional.softplus(excess), excess.sigmoid(), direction
 
 
-def _measured_forward(f: Classifier, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A forward pass that looks for the neck, and notes the largest tensor kept for the backward pass, to foresee what
-    a row will take. Returns the scores and the tensor at the neck."""
+def _measured_forward(f: Classifier, x: Tensor, *, seek_neck: bool) -> tuple[Tensor, Tensor | None]:
+    """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take, and
+    looks for the neck if asked to. Returns the scores and the tensor at the neck."""
     largest = x[0].numel() * x.element_size()
 
     def note(kept: Tensor) -> Tensor:
@@ -187,10 +187,15 @@ def _measured_forward(f: Classifier, x: Tensor) -> tuple[Tensor, Tensor | None]:
             largest = max(largest, kept.numel() // len(x) * kept.element_size())
         return kept.detach()  # itself, it would hold the graph that holds it, and neither would ever be freed
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept), follow_layers(f.model) as calls:
-        z = f(x)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept),
+        follow_layers(f.model if seek_neck else None) as calls,
+    ):
+        returned = f.run(x)
+    z = f.read(returned, x)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
+    f.neck_sought = f.neck_sought or seek_neck
     found = find_neck(calls, x, z)
     if found is None or not found[0].is_only_way(f, x[:1]):
         return z, None

@@ -18,7 +18,7 @@ def count(model, x, **knobs):
     """(forward passes, backward rows) per sample as the model sees them; the attack's own count must agree."""
     seen = []
     f = Classifier(model)
-    deepfool(f, x[:1])  # what is found out about the model itself, once, is not counted
+    deepfool(f, x[:1])  # the look for a way around the last hidden layer, once, is not counted
     hook = model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     result = deepfool(f, x, **knobs)
     hook.remove()

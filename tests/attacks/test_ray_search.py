@@ -79,7 +79,7 @@ def test_every_pass_is_counted():
     model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
     after = tighten(model, x, before)
     assert sum(sizes) == (after.forwards - before.forwards).sum()
-    assert torch.equal(after.backwards, before.backwards)
+    assert torch.equal(after.backwards, before.backwards + 1)  # one gradient tells how far rounding may reach
     assert torch.equal(after.iterations, before.iterations)
     assert len(set(sizes)) > 2  # done samples leave the batch
 

@@ -71,3 +71,18 @@ def test_what_is_fooled_is_fooled_in_every_batch_size(trained, attack, offset):
         for size in (1, 7):
             seen = torch.cat([f(points) for points in fooled.split(size)]).argmax(1)
             assert int((seen == label).sum()) == 0
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize("attack", [deepfool, superdeepfool, quickly])
+def test_the_norm_is_that_of_the_point_returned(attack, size):
+    """Features so large that r is not a number of the type any more once it is added to them."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(30, 16), nn.Tanh(), nn.Linear(16, 4))
+    model[0].weight.data /= size
+    x = size * (1 + torch.rand(20, 30))
+    found = attack(model, x)
+    assert torch.equal(found.r, found.x - x)
+    fooled = found.fooled
+    assert bool(fooled.any())
+    torch.testing.assert_close(found.norm[fooled], (found.x - x)[fooled].norm(dim=1))

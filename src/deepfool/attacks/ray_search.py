@@ -84,7 +84,8 @@ def tighten(
     with pose(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as problem:
         everyone = problem.running
         r = before.r.reshape(problem.x_0.shape).to(problem.x_0.dtype)[everyone]
-        z, _ = problem.look_and_climb(everyone, problem.x_0[everyone] + r, problem.by_margin)
+        problem.look_and_climb(everyone, problem.x_0[everyone], problem.by_margin)  # says how far rounding may reach
+        z = problem.look(everyone, problem.x_0[everyone] + r)
         fooled = problem.improve(everyone, r, z)
         changed = problem.margin(everyone, z) > 0
         problem.give_up(everyone[~changed], Status.EXHAUSTED, "the point to shorten does not fool this model")
