@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format docs docs-serve pictures clean bench bench-attacks
+.PHONY: run test test-slow test-portable lint format docs docs-serve pictures clean bench bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -18,6 +18,16 @@ test: lint
 
 test-slow: $(VENV)/.tested
 	$(BIN)/pytest -m slow
+
+# The numeric tests as other CPUs would run them, one after another: other kernels, another order of sums, two threads.
+NUMERIC  := tests/attacks tests/models $(filter-out tests/test_docs.py tests/test_examples.py tests/test_layout.py \
+              tests/test_packaging.py, $(wildcard tests/test_*.py)) src
+VARIANTS := "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2" "ONEDNN_MAX_CPU_ISA=SSE41" "MKL_CBWR=COMPATIBLE" \
+            "OMP_NUM_THREADS=1 DEEPFOOL_TEST_THREADS=1" "OMP_NUM_THREADS=2 DEEPFOOL_TEST_THREADS=2"
+test-portable: $(VENV)/.tested
+	@for variant in $(VARIANTS); do \
+		echo "== $$variant"; env $$variant $(BIN)/pytest -m "not slow" $(NUMERIC) || exit 1; \
+	done
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -1,4 +1,6 @@
-"""Settings for all tests: a fixed random stream, one thread, and hypothesis without a clock."""
+"""Settings for all tests: a fixed random stream, one thread unless told otherwise, and hypothesis without a clock."""
+
+import os
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ __all__ = ["browser", "watch"]
 
 settings.register_profile("deepfool", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("deepfool")
-torch.set_num_threads(1)  # the networks here are small: threads would wait for each other
+# The networks here are small: threads would wait for each other. `make test-portable` asks for two all the same.
+torch.set_num_threads(int(os.environ.get("DEEPFOOL_TEST_THREADS", "1")))
 
 
 @pytest.fixture(autouse=True)
