@@ -25,9 +25,9 @@ def count(model, x, **knobs):
 
 
 def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
-    result, forwards, rows = count(*digits, candidates="all")
-    assert rows == 9 * result.iterations.double().mean()
-    assert forwards == 2 * result.iterations.double().mean()
+    result, _, _ = count(*digits, candidates="all")
+    assert torch.equal(result.backwards, 9 * result.iterations)
+    assert torch.equal(result.forwards, 2 * result.iterations)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_which_classes_a_sample_looks_at_does_not_depend_on_its_neighbours():
     w[9, 9] = 10.0
     model = torch.nn.Linear(64, 10)
     model.weight.data = w
-    model.bias.data = torch.tensor([0.0, -1.0, -1.0, -1.1, -1.2, -2.0, -2.1, -2.2, -2.3, -5.0])
+    model.bias.data = torch.tensor([0.0, -1.0, -1.05, -1.1, -1.2, -2.0, -2.1, -2.2, -2.3, -5.0])
     x = torch.zeros(2, 64)
     x[1, 1:10] = -torch.tensor([0.0, 0.0, 0.0, 0.1, -0.7, -0.8, -0.9, -1.0, -0.37])  # many classes as near as the first
     both = deepfool(model, x)
