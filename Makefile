@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNS   ?= 2000
 SEED   ?= 0
 
-.PHONY: run test test-slow fuzz lint format docs docs-serve pictures clean bench bench-attacks
+.PHONY: run test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -25,6 +25,16 @@ test-slow: $(VENV)/.tested
 # Random models, attacks and arguments; a slice of it runs with the tests. `make fuzz RUNS=20000 SEED=1` for others.
 fuzz: $(VENV)/.tested
 	$(BIN)/python -m tests.hostile --runs $(RUNS) --seed $(SEED)
+
+# The numeric tests as other CPUs would run them, one after another: other kernels, another order of sums, two threads.
+NUMERIC  := tests/attacks tests/models $(filter-out tests/test_docs.py tests/test_examples.py tests/test_layout.py \
+              tests/test_packaging.py, $(wildcard tests/test_*.py)) src
+VARIANTS := "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2" "ONEDNN_MAX_CPU_ISA=SSE41" "MKL_CBWR=COMPATIBLE" \
+            "OMP_NUM_THREADS=1 DEEPFOOL_TEST_THREADS=1" "OMP_NUM_THREADS=2 DEEPFOOL_TEST_THREADS=2"
+test-portable: $(VENV)/.tested
+	@for variant in $(VARIANTS); do \
+		echo "== $$variant"; env $$variant $(BIN)/pytest -m "not slow" $(NUMERIC) || exit 1; \
+	done
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ARGUMENTS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run", "--disable-quic",
@@ -47,7 +49,7 @@ class Watch:
         self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         self.own = path.resolve().as_uri()
         self.page.goto(self.own)
-        self.page.wait_for_selector("html[data-ready=true]", timeout=30_000)
+        self.page.wait_for_selector("html[data-ready=true]", timeout=1000 * PATIENCE)
 
     def _judge(self, route):
         if route.request.url == self.own:

@@ -36,15 +36,15 @@ def in_child(out: Path) -> int:
     return pid
 
 
-def kill_when_written(pid: int, records: Path, size: int, pause: float) -> bool:
-    """SIGKILL once the file has that size, a moment later; says whether the run was still going on then."""
+def kill_when_written(pid: int, records: Path, size: int, whole: int, pause: float) -> bool:
+    """SIGKILL once the file has that size, a moment later; says whether the run was in the middle of it then."""
     while (records.stat().st_size if records.exists() else 0) < size:
         if os.waitpid(pid, os.WNOHANG) != (0, 0):
             return False
     time.sleep(pause)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    return os.WIFSIGNALED(status)
+    return os.WIFSIGNALED(status) and records.stat().st_size < whole
 
 
 def main(folder: Path, count: int) -> None:
@@ -55,13 +55,13 @@ def main(folder: Path, count: int) -> None:
     kills = []
     for number in range(count):
         out = folder / str(number)
+        records = out / "records.jsonl"
         # On a busy machine a run may end before its killer wakes up: that was no kill, so try again.
         while not kill_when_written(
-            in_child(out), out / "records.jsonl", draw.randrange(int(full * 0.9)), draw.random() * 0.003
-        ):
+            in_child(out), records, draw.randrange(1, int(full * 0.9)), full, draw.random() * 0.003
+        ):  # fmt: skip
             shutil.rmtree(out)
-        left = (out / "records.jsonl").stat().st_size if (out / "records.jsonl").exists() else 0
-        kills.append({"bytes": left, "bytes_whole": full, "signal": signal.SIGKILL})
+        kills.append({"bytes": records.stat().st_size, "bytes_whole": full, "signal": signal.SIGKILL})
         _, status = os.waitpid(in_child(out), 0)
         assert status == 0, f"run {number} could not be resumed"
     print(json.dumps(kills))

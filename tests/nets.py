@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from pathlib import Path
 
 import torch
@@ -49,9 +49,13 @@ class Narrow(nn.Module):
 
 
 def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 50) -> Adversarial:
-    """deepfool, which notes who runs what, and takes long enough to be killed on the way."""
-    (Path(os.environ["NOTES"]) / f"{os.getpid()} {float(x[0, 0])!r}").touch()
-    time.sleep(0.35)
+    """deepfool, which notes who runs what; the worker that has the fifth of the batches of 8 waits there to be killed,
+    unless another was before."""
+    notes = Path(os.environ["NOTES"])
+    (notes / f"{os.getpid()} {float(x[0, 0])!r}").touch()
+    if torch.equal(x[0], points(80)[0][32]) and not list(notes.glob("waiting *")):
+        (notes / f"waiting {os.getpid()}").touch()
+        threading.Event().wait()
     return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from deepfool.engines import ATTEMPTS, Batch
 from deepfool.errors import InputError, MissingExtraError, ModelError, RunError
 from deepfool.records import Group
 from tests import nets
+from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 SPEC = "py:tests.nets:small"
@@ -68,7 +69,7 @@ def test_ray_gives_the_same_rows_though_a_worker_is_killed(tmp_path):
     pytest.importorskip("ray")
     (tmp_path / "notes").mkdir()
     done = subprocess.run(
-        [sys.executable, HERE / "raying.py", tmp_path / "ray"], capture_output=True, text=True, timeout=180,
+        [sys.executable, HERE / "raying.py", tmp_path / "ray"], capture_output=True, text=True, timeout=PATIENCE,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
              "NOTES": str(tmp_path / "notes"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},

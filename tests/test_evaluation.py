@@ -18,6 +18,7 @@ from deepfool.errors import InputError, RunError
 from deepfool.evaluation import Interrupted
 from tests import nets
 from tests.oracles import affine_case, free_distances, score_differences
+from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 
@@ -237,7 +238,7 @@ def test_memory_does_not_grow_with_the_number_of_samples():
     peaks = {}
     for count in (1_000, 10_000):
         done = subprocess.run(
-            [sys.executable, HERE / "remembering.py", str(count)], capture_output=True, text=True, timeout=120,
+            [sys.executable, HERE / "remembering.py", str(count)], capture_output=True, text=True, timeout=PATIENCE,
             check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

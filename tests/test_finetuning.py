@@ -24,6 +24,7 @@ from deepfool.recipes import RECIPES
 from deepfool.reporting.epochs import draw_epochs
 from deepfool.training import Recipe, last_rate, test_error
 from tests import nets, tuning
+from tests.waiting import PATIENCE
 
 PLAIN = Recipe(epochs=1, learning_rate=0.1, batch_size=1000, momentum=0.9, weight_decay=0.01)
 """One batch holds everything: an epoch is one step."""
@@ -464,7 +465,7 @@ def test_two_processes_end_where_one_does(tmp_path):
     ]  # fmt: skip
     path = os.pathsep.join([str(Path(tuning.__file__).parents[1]), str(Path(finetuning.__file__).parents[1])])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     one, two = (
         [torch.load(file, weights_only=True) for file in sorted((tmp_path / name).glob("rank*.pt"))]

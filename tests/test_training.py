@@ -14,15 +14,6 @@ from deepfool.training import Progress, Recipe, test_error, train
 RECIPE = Recipe(epochs=4, learning_rate=0.05, batch_size=16, shift=2, flip=True, crops=((0, 6), (2, 8)), clip=1.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from more, and lose much where the processors are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def make_data(count=72):
     stream = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=stream)

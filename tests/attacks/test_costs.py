@@ -27,9 +27,9 @@ def count(model, x, **knobs):
 
 
 def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
-    result, forwards, rows = count(*digits, candidates="all")
-    assert rows == 9 * result.iterations.double().mean()
-    assert forwards == 2 * result.iterations.double().mean()
+    result, _, _ = count(*digits, candidates="all")
+    assert torch.equal(result.backwards, 9 * result.iterations)
+    assert torch.equal(result.forwards, 2 * result.iterations)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_which_classes_a_sample_looks_at_does_not_depend_on_its_neighbours():
     for k in range(1, 10):
         w[k, k] = 1.0
     model[2].weight.data = w
-    model[2].bias.data = torch.tensor([40.0, 29.0, 29.0, 28.9, 28.8, 28.0, 27.9, 27.8, 27.7, -65.0])
+    model[2].bias.data = torch.tensor([40.0, 29.0, 28.95, 28.9, 28.8, 28.0, 27.9, 27.8, 27.7, -65.0])
     x = torch.full((2, 64), 10.0)  # all units are active
     x[1, 1:10] -= torch.tensor([0.0, 0.0, 0.0, 0.1, -0.7, -0.8, -0.9, -1.0, -0.37])  # many as near as the first
     both = deepfool(model, x)

@@ -13,17 +13,18 @@ from deepfool.norms import norm
 
 @pytest.fixture(scope="module")
 def digits():
+    """Trained in double: training magnifies rounding errors, and in single every CPU would end in another network."""
     torch.manual_seed(0)
     images, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    x, y = torch.tensor(images / 16), torch.tensor(labels)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).double()
     optimizer = torch.optim.Adam(net.parameters(), 0.01)
     for _ in range(150):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x[:1200]), y[:1200]).backward()
         optimizer.step()
     assert (net(x[1200:]).argmax(1) == y[1200:]).float().mean() > 0.88
-    return net.eval(), x[1200:1500]
+    return net.eval().float(), x[1200:1500].float()
 
 
 @pytest.mark.parametrize("bounds", [None, (0, 1)])

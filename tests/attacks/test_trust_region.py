@@ -37,8 +37,10 @@ def test_never_larger_than_deepfool_on_real_networks(name, p):
     small = smallest(model, x, p=p, bounds=(0, 1), budget=50)
     smaller = smallest(model, x, p=p, bounds=(0, 1), budget=100)
     assert small.fooled.all()
-    assert (small.norm <= plain.norm).all()
-    assert (smaller.norm <= plain.norm).all()
+    # Where DeepFool's own point is the answer, it is reached by other kernels and in other batches: in float32 that
+    # makes 1e-7 a step, and steps magnify it.
+    assert (small.norm <= plain.norm * (1 + 1e-5)).all()
+    assert (smaller.norm <= plain.norm * (1 + 1e-5)).all()
     assert smaller.norm.mean() < small.norm.mean() < 0.97 * plain.norm.mean()
     for size in (7, 40):
         again = torch.cat([model(part).argmax(1) for part in smaller.x.split(size)])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from deepfool.cli import app, main
 from deepfool.datasets import catalog
 from tests.datasets.conftest import Server
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_a_terminal_gets_a_bar(server: Server, tmp_path: Path) -> None:
     except OSError:  # Linux: the other end was closed
         pass
     os.close(ours)
-    assert process.wait(timeout=60) == 2
+    assert process.wait(timeout=PATIENCE) == 2
     text = shown.decode()
     assert "cifar10: downloading cifar-10-binary.tar.gz" in text
     assert "/1.0 MB" in text

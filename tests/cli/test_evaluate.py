@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from deepfool import Run
 from deepfool.cli import app
 from deepfool.errors import InputError, RunError
 from tests import nets
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample")
@@ -185,18 +185,20 @@ def test_wrong_options(words, match, tmp_path):
 
 
 def test_ctrl_c_on_the_command_line(tmp_path):
-    """A real process and a real signal: exit code 130, whole batches, and a word on how to go on."""
-    words = [*COMMON, "--batch-size", "4", "--out", str(tmp_path / "run")]
+    """A real process and a real signal: exit code 130, whole batches, and a word on how to go on.
+
+    By a slow attack, so that the run is not over before the signal comes, however busy the machine is.
+    """
+    slow = ("--attack", "smallest", "--knob", "budget=1000")
+    words = [*COMMON, *slow, "--batch-size", "4", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [sys.executable, "-m", "deepfool", *words], stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path]), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     records = tmp_path / "run" / "records.jsonl"
-    deadline = time.monotonic() + 60
-    while not (records.exists() and records.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: records.exists() and records.stat().st_size, process)
     process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, talk
     count = Run(tmp_path / "run").count
     assert 0 < count < 1000

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from deepfool.datasets import load
 from deepfool.finetuning import Epoch, FineTuned
 from deepfool.models.cards import read_card
 from tests.cli.test_train import listen_to_control_c
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def start(folder, *words):
 
 def run(folder, *words):
     process = start(folder, *words)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
@@ -84,11 +84,9 @@ def test_the_folder_holds_all_and_the_weights_load_again(tmp_path, digits):
 
 def test_control_c_says_that_nothing_is_lost(tmp_path, digits):
     process = start(tmp_path, *words(digits, tmp_path / "hard", "--epochs", "500", "--perturb", "clean"))
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "hard" / "checkpoint.pt").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until((tmp_path / "hard" / "checkpoint.pt").exists, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "the same command goes on" in err
     assert "Traceback" not in err

@@ -206,17 +206,16 @@ def test_hostile_file_names_are_text(tmp_path, watch):
 
 
 def test_ten_thousand_samples(tmp_path, watch):
-    folder = simulate(tmp_path / "run", 10_000, censored=300)
-    path = write_report([folder])
-    assert path.stat().st_size < 8_000_000
-    times = []
-    for _ in range(3):  # a busy machine may spoil one of them
+    """What a browser has to read and to draw does not grow with the samples: no clock is needed to know it is quick."""
+    sizes, elements = [], []
+    for count in (1_000, 10_000):
+        path = write_report([simulate(tmp_path / str(count), count, censored=3 * count // 100)])
         seen = watch(path)
-        times.append(seen.page.evaluate("Number(document.documentElement.dataset.readyAt)"))
-        if times[-1] < 2000:
-            break
-    assert min(times) < 2000
-    assert seen.complaints == []
+        assert seen.complaints == []
+        sizes.append(path.stat().st_size)
+        elements.append(seen.page.evaluate("document.querySelectorAll('*').length"))
+    assert sizes[1] < 1.01 * sizes[0] < 2_000_000
+    assert elements[1] < 1.05 * elements[0] < 5_000
 
 
 def test_a_thousand_classes(tmp_path, watch):

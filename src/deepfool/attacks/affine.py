@@ -39,7 +39,7 @@ def affine(
     `weight` is (c, d) with `bias` (c,), or (d,) with a single bias for a binary classifier decided by the sign.
 
     >>> answer = affine(torch.eye(2), torch.zeros(2), torch.tensor([[3.0, 1.0]]))
-    >>> answer.r, answer.norm, answer.nearest_label
+    >>> answer.r.round(decimals=4), answer.norm, answer.nearest_label
     (tensor([[-1., 1.]]), tensor([1.4142]), tensor([1]))
     >>> affine(torch.tensor([3.0, 4.0]), torch.tensor(0.0), torch.tensor([[3.0, 4.0]])).norm
     tensor([5.])
