@@ -67,3 +67,12 @@ def deaf() -> nn.Module:
         model[1].weight.zero_()
         model[1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
     return model
+
+
+def brightness() -> nn.Module:
+    """A classifier of 4 x 4 grey pictures with a single score, their mean brightness."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1))
+    with torch.no_grad():
+        model[1].weight.fill_(1 / 16)
+        model[1].bias.zero_()
+    return model

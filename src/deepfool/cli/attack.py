@@ -43,9 +43,11 @@ def attack_image(
     source = resolve(model, arch=arch)
     x = read_image(image, source, size=size, grey=grey)
     limits, norm = read_bounds(bounds), _read_p(p)
-    found = [attack_one(source, x, attack, p=norm, bounds=limits, **read_knobs(knob))]
-    if also is not None:
-        found.append(attack_one(source, x, also, p=norm, bounds=limits))
+    knobs = read_knobs(knob)
+    found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
+    if also is not None:  # the other knobs are the first attack's own; the threshold belongs to the model
+        threshold = knobs.get("threshold")
+        found.append(attack_one(source, x, also, p=norm, bounds=limits, threshold=threshold))
     if as_json:
         typer.echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))
     else:
@@ -99,7 +101,7 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
     from deepfool.reporting.single import classify, measure, name_label, read_back, write_image
     from deepfool.reporting.wording import format_number, format_percent, name_norm
 
-    rounded = round_adversarial(source.module, x, found.r, found.label)
+    rounded = round_adversarial(found.classifier, x, found.r, found.label)
     if rounded is None:
         typer.secho(
             f"{out} was not written: no 8-bit image on the way of this perturbation changes the decision. "
@@ -107,7 +109,7 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
         )  # fmt: skip
         return False
     write_image(out, rounded.levels)
-    label = classify(source, read_back(out))
+    label = classify(found.classifier, read_back(out))
     if label != rounded.label:
         typer.secho(f"{out} was written, but what is read back has the label {label}.", err=True, fg="red")
         return False

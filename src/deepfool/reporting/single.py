@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
-from deepfool.attacks.arguments import Bounds
+from deepfool.attacks.arguments import Bounds, check_threshold
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
-from deepfool.classifier import Classifier
+from deepfool.classifier import Classifier, Model
 from deepfool.datasets.pictures import read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
@@ -53,10 +53,13 @@ class Outcome:
     iterations: int
     reason: str
     r: Tensor
+    classifier: Classifier
+    """What was attacked, its threshold included: whoever looks at the image again has to ask this one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Without the perturbation, for JSON."""
-        plain = {key: value for key, value in vars(self).items() if key not in ("r", "before", "after")}
+        """Without the perturbation and the model, for JSON."""
+        left_out = ("r", "classifier", "before", "after")
+        plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain["p"] = str(self.p) if self.p == float("inf") else self.p
         return plain | {
             "before": [asdict(each) for each in self.before],
@@ -109,9 +112,10 @@ def attack_one(
     *,
     p: float = 2,
     bounds: Bounds | None = (0, 1),
+    threshold: float | None = None,
     **knobs: Any,
 ) -> Outcome:
-    """Attack one image (c, h, w).
+    """Attack one image (c, h, w); `threshold` is where a single-score model decides, whatever the attack.
 
     >>> import torch
     >>> from deepfool.models.sources import resolve
@@ -130,7 +134,7 @@ def attack_one(
     if _needs_eps(function) and "eps" not in wanted:
         wanted["eps"] = 0.0
     complete_knobs(function, wanted)  # says which knob is not known, before anything runs
-    f = Classifier(source.module, threshold=knobs.get("threshold"))
+    f = Classifier(source.module, threshold=check_threshold(threshold))
     found = _run(function, f, x.unsqueeze(0), given)
     r = found.r[0].detach().cpu()
     with f.frozen(), torch.no_grad():
@@ -139,7 +143,7 @@ def attack_one(
     return Outcome(
         attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
         adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
-        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
+        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r, classifier=f,
     )  # fmt: skip
 
 
@@ -195,9 +199,13 @@ def measure(x: Tensor, y: Tensor, p: float) -> tuple[float, float]:
     return size, size / whole if whole > 0 else float("nan")
 
 
-def classify(source: Source, x: Tensor) -> int:
-    """The label of one image."""
-    f = Classifier(source.module)
+def classify(model: Model | Classifier, x: Tensor) -> int:
+    """The label of one image.
+
+    >>> classify(torch.nn.Flatten(), torch.tensor([[[0.2, 0.7]]]))
+    1
+    """
+    f = Classifier.of(model)
     with f.frozen(), torch.no_grad():
         return int(f(x.unsqueeze(0)).argmax(1)[0])
 
