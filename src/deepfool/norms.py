@@ -25,7 +25,7 @@ def check_p(p: float) -> float:
     """
     try:
         value = math.nan if isinstance(p, bool | np.bool_) else float(p)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # torch refuses tensors of several values in its own way
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if not value >= 1:
         raise InputError(f"p must be a number in [1, inf], got {p!r:.80}.", hint="1, 2 and inf are the usual norms.")

@@ -209,9 +209,7 @@ def _as_scalar(value: Any) -> Any:
     return value
 
 
-def as_tensor(
-    value: Any, name: str, expected: str, device: torch.device, dtype: torch.dtype | None = None
-) -> Tensor:
+def as_tensor(value: Any, name: str, expected: str, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers, lists of them (read as `dtype`), arrays and dense tensors as a tensor; anything else is refused.
 
     >>> as_tensor("0", "mask", "a number or a tensor", torch.device("cpu"))
