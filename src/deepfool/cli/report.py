@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.output import echo
+
 
 def report_runs(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders; several make a comparison."),
@@ -21,4 +23,4 @@ def report_runs(
     from deepfool.reporting.page import write_report
 
     path = write_report(runs, out, gallery=gallery, model=model, data=data, may_run_code=run_code)
-    typer.echo(path)
+    echo(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def from_npz(path: Path) -> Arrays:
                 raise zipfile.BadZipFile("it holds a single array; write it with np.savez")
             found = {key: file[key] for key in file.files if key in _KEYS}
             others = sorted(set(file.files) - set(found))
-    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise errors of all kinds on bytes that make no sense
         raise DataError(f"{path} cannot be read as an .npz archive of plain arrays: {error}") from error
     x = _one_of(found, ("x", "images"), path)
     labels = _one_of(found, ("y", "labels"), path)
@@ -116,6 +115,11 @@ def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
     """
     if array.dtype == object or array.dtype.kind not in "biuf":
         raise DataError(f"{name}: expected an array of numbers, got {array.dtype}.")
+    if array.dtype == np.longdouble and array.dtype != np.float64:
+        raise DataError(
+            f"{name}: numbers of more than 64 bits cannot be used, got {array.dtype}.",
+            hint="convert with .astype('float64').",
+        )
     if array.dtype == np.uint8 and array.ndim == 3:
         array = array[:, None]
     elif array.dtype == np.uint8 and array.ndim == 4:
@@ -146,6 +150,8 @@ def as_labels(labels: Any, count: int, name: str) -> Tensor:
         raise DataError(f"{name}: expected {count} labels, one per sample, got shape {given.shape}.", hint=hint)
     if given.dtype.kind not in "biu":
         raise DataError(f"{name}: labels must be integers, got {given.dtype}.")
+    if given.size and int(given.max()) > np.iinfo(np.int64).max:  # would come out as another label
+        raise DataError(f"{name}: labels must be class numbers, got {int(given.max())}.")
     whole = torch.from_numpy(given.astype(np.int64))
     if int(whole.min()) < -1:
         raise DataError(f"{name}: labels must be 0 or more (-1 where unknown), got {int(whole.min())}.")

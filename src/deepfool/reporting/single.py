@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
 from deepfool.attacks.arguments import Bounds, check_threshold
-from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier, Model
-from deepfool.datasets.pictures import read_picture
+from deepfool.datasets.pictures import open_picture, read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
 from deepfool.norms import norm as norm_of
@@ -79,7 +79,7 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
         raise InputError(f"the model takes inputs of shape {tuple(shape)}; only square ones can be cut from a picture.")
     grey = shape[0] == 1 if shape is not None else grey
     side = size or (shape[1] if shape is not None else None)
-    with Path(path).open("rb") if Path(path).is_file() else _absent(path) as stream:
+    with _open(path) as stream:
         pixels = read_picture(stream, str(path), size=None, grey=grey)
         if side is not None and tuple(pixels.shape[1:]) != (side, side):  # what fits already is left untouched
             stream.seek(0)
@@ -87,10 +87,16 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
     return pixels.float() / 255
 
 
-def _absent(path: str | Path) -> Any:
-    raise DataError(
-        f"{path}: there is no such file.", hint="relative paths count from the folder that the command is started in."
-    )
+def _open(path: str | Path) -> IO[bytes]:
+    if not Path(path).is_file():  # nor is anything opened that is no file: a pipe would wait for ever
+        raise DataError(
+            f"{path}: there is no such file.",
+            hint="relative paths count from the folder that the command is started in.",
+        )
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def name_label(source: Source, label: int) -> str:
@@ -171,12 +177,12 @@ def _needs_eps(attack: Attack) -> bool:
 def _run(attack: Attack, f: Classifier, x: Tensor, knobs: Mapping[str, Any]) -> Adversarial:
     """The attack; where it needs an eps and none is given, the smallest one that fools, on a grid of 5 %."""
     if not _needs_eps(attack) or "eps" in knobs:
-        return attack(f, x, **knobs)
+        return run_attack(attack, f, x, knobs)
     eps = 1e-4
-    found = attack(f, x, eps=eps, **knobs)
+    found = run_attack(attack, f, x, {**knobs, "eps": eps})
     while not bool(found.fooled[0]) and eps < 1:
         eps *= 1.05
-        found = attack(f, x, eps=eps, **knobs)
+        found = run_attack(attack, f, x, {**knobs, "eps": eps})
     return found
 
 
@@ -223,6 +229,6 @@ def write_image(path: Path, levels: Tensor) -> None:
 
 def read_back(path: Path) -> Tensor:
     """The pixels of a file that `write_image` wrote, in [0, 1]."""
-    with Image.open(path) as image:
+    with open_picture(path, str(path)) as image:
         pixels = np.array(image)
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy()).float() / 255
