@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from deepfool import __version__, engines, manifests
-from deepfool.attacks.arguments import Bounds, check_count
+from deepfool.attacks.arguments import Bounds, as_whole, check_callable, check_count, check_flag, check_path
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
-from deepfool.errors import InputError, RunError
+from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
 from deepfool.records import Group, Ints, Row, Run, RunWriter
@@ -125,14 +126,20 @@ def evaluate(
     (True, ['adv_label', 'backwards', 'batch'])
     """
     begin = time.monotonic()
+    out = check_path(out, "out")
+    skip_misclassified = check_flag(skip_misclassified, "skip_misclassified")
+    save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
+    check_callable(on_progress, "on_progress")
+    check_callable(on_stop, "on_stop")
     samples = load(data, split=split, size=size)
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
+    check_true_labels(source, samples, selection)
     device = choose_device(device)
     job = _describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
-        may_halve=batch_size == "auto", knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+        may_halve=isinstance(batch_size, str), knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
@@ -171,6 +178,33 @@ def _resolve_untouched(model: Any, arch: Any) -> Source:
     return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
 
 
+def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
+    """Refuse data whose labels are no classes of the model: every figure that rests on them would be wrong."""
+    largest = int(samples.labels[selection].max())
+    classes = count_classes(source.module, samples.batch(selection[:1].tolist())) if largest > 0 else None
+    if classes is not None and largest >= classes:
+        raise DataError(
+            f"{samples.name} has the label {largest}, but the model has {classes} classes, 0 to {classes - 1}.",
+            hint="give the labels that the model was trained with, or -1 where they are not known.",
+        )
+
+
+def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
+    """How many classes a model has, going by one sample; None where it cannot be asked so.
+
+    >>> count_classes(nn.Linear(4, 3), torch.zeros(1, 4)), count_classes(nn.Linear(4, 1), torch.zeros(1, 4))
+    (3, 2)
+    """
+    weight = next((each for each in module.parameters() if each.is_floating_point()), None)
+    x = x if weight is None else x.to(weight.device, weight.dtype)
+    f = Classifier(module, probabilities=False)  # whatever the scores are, they are only counted
+    try:
+        with f.frozen(), torch.no_grad():
+            return f(x).shape[1]
+    except (DeepFoolError, RuntimeError):  # a model for other batches than this: the measurement will tell
+        return None
+
+
 def choose_device(device: str) -> str:
     """The device to use; "auto" is a GPU if there is one.
 
@@ -183,8 +217,11 @@ def choose_device(device: str) -> str:
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"the device {device!r:.80} cannot be used: {why}") from error
+    if torch.device(device).type == "meta":
+        raise InputError("the device 'meta' cannot be used: it holds no values.", hint="cpu, cuda, mps or auto.")
     return device
 
 
@@ -192,9 +229,9 @@ def _describe_job(
     model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
     skip_misclassified: bool, **rest: Any,
 ) -> engines.Job:  # fmt: skip
-    if dtype not in engines.DTYPES:
+    if not isinstance(dtype, str) or dtype not in engines.DTYPES:
         raise InputError(f"dtype must be one of {', '.join(engines.DTYPES)}, got {dtype!r}.")
-    check_count(seed, "seed", least=0)
+    seed = check_count(seed, "seed", least=0)
     function = find_attack(attack)
     if skip_misclassified and not takes(function, "labels"):
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip what is misclassified.")
@@ -239,10 +276,10 @@ def _tell_story(
 
 def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
     """A size that keeps a processor busy without filling the memory: fewer samples the larger they are."""
-    if asked != "auto":
-        if not isinstance(asked, int):
-            raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r}.")
-        return check_count(asked, "batch_size")
+    if not (isinstance(asked, str) and asked == "auto"):
+        if as_whole(asked) is None:
+            raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r:.80}.")
+        return check_count(asked, "batch_size")  # type: ignore[arg-type]
     features = max(1, samples.batch([0])[0].numel())
     most = 128 if device == "cpu" else 512
     fitting = 2**22 * most // 128 // features
@@ -252,10 +289,10 @@ def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
 def _choose_engine(
     engine: str, job: engines.Job, source: Source, workers: int | None, ray_address: str | None
 ) -> Callable[[Iterator[engines.Batch]], Iterator[Group]]:
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
     if workers is not None:
-        check_count(workers, "workers")
+        workers = check_count(workers, "workers")
     if engine == "ray":
         return lambda plan: engines.run_on_ray(job, plan, workers, ray_address)
     if ray_address is not None:

@@ -38,14 +38,24 @@ from torch import Tensor, nn
 
 from deepfool import __version__, cache, manifests
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, check_count, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    check_callable,
+    check_count,
+    check_flag,
+    check_number,
+    check_optional_count,
+    check_path,
+    check_share,
+    check_threshold,
+)
 from deepfool.attacks.fast_gradient import smallest_eps
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack
 from deepfool.classifier import Classifier, Model
 from deepfool.datasets import Data, load
 from deepfool.datasets.loading import has_splits
 from deepfool.errors import DataError, InputError, ModelError, RunError
-from deepfool.evaluation import choose_device, evaluate
+from deepfool.evaluation import check_true_labels, choose_device, evaluate
 from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.sources import Source, resolve
@@ -205,13 +215,28 @@ def finetune(
     ...     [each.epoch for each in tuned.epochs], tuned.learning_rate, tuned.left_clean
     ([0, 1, 2], 0.005, 0)
     """
-    _check(epochs=epochs, lr_scale=lr_scale, magnify=magnify, mix=mix, judged=judged, seed=seed, judges=judges, p=p)
+    fresh = check_flag(fresh, "fresh")
+    check_callable(on_progress, "on_progress")
+    check_threshold(knobs.get("threshold"))
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputError(f"recipe must be a deepfool.training.Recipe, got {type(recipe).__name__}.")
+    cache, checkpoint = (
+        None if place is None else check_path(place, name)
+        for place, name in ((cache, "cache"), (checkpoint, "checkpoint"))
+    )
+    epochs, seed = check_count(epochs, "epochs", least=0), check_count(seed, "seed", least=0)
+    judged, limit = check_count(judged, "judged"), check_optional_count(limit, "limit")
+    lr_scale, magnify = check_number(lr_scale, "lr_scale", 0, math.inf), check_number(magnify, "magnify", 0, math.inf)
+    mix = check_share(mix, "mix", zero=True)
+    _check_judges(judges, p)
     team = find_team()
     device = team.device(choose_device(device))
     source = resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
     recipe = choose_recipe(model, arch, recipe, learning_rate, lr_scale, epochs, batch_size)
     split = split or ("train" if has_splits(data) else "test")
     train_data, test_data = load(data, split=split, size=size), load(test, split=test_split, size=size)
+    for samples in (train_data, test_data):
+        check_true_labels(source, samples, np.arange(len(samples)))
     job = _Job(
         team=team, source=source, perturb=perturb, recipe=recipe, magnify=magnify, mix=mix, fresh=fresh,
         judges=tuple(judges), judged=min(judged, len(test_data)), seed=seed, p=check_p(p), bounds=bounds,
@@ -301,18 +326,9 @@ def _device_of(model: Any) -> torch.device:
     return next((weight.device for weight in weights), torch.device("cpu"))
 
 
-def _check(
-    *, epochs: int, lr_scale: float, magnify: float, mix: float, judged: int, seed: int, judges: Sequence[str], p: float
-) -> None:
-    check_count(epochs, "epochs", least=0)
-    check_count(judged, "judged")
-    check_count(seed, "seed", least=0)
-    check_number(lr_scale, "lr_scale", 0, math.inf)
-    check_number(magnify, "magnify", 0, math.inf)
-    if isinstance(mix, bool) or not isinstance(mix, int | float) or not 0 <= mix <= 1:
-        raise InputError(f"mix must be a share in [0, 1], got {mix!r}.")
-    if isinstance(judges, str):
-        raise InputError(f"judges must be a list of names, got {judges!r}.", hint=f"judges=({judges!r},)")
+def _check_judges(judges: Sequence[str], p: float) -> None:
+    if isinstance(judges, str) or not isinstance(judges, Sequence):
+        raise InputError(f"judges must be a list of names, got {judges!r:.80}.", hint='judges=("deepfool",)')
     for judge in judges:
         find_attack(judge)
         if judge == "fgsm" and check_p(p) not in (2, math.inf):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,7 +91,8 @@ def check_share(value: float, name: str, *, zero: bool = False) -> float:
     """
     number = as_number(value)
     if number is None or not 0 <= number <= 1 or (number == 0 and not zero):
-        raise InputError(f"{name} must be a number in {'[' if zero else '('}0, 1], got {value!r:.80}.")
+        expected = "a share in [0, 1]" if zero else "a number in (0, 1]"
+        raise InputError(f"{name} must be {expected}, got {value!r:.80}.")
     return number
 
 
@@ -131,6 +133,23 @@ def check_flag(value: bool, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{name} must be True or False, got {value!r:.80}.")
     return bool(value)
+
+
+def check_path(value: Any, name: str) -> Path:
+    """A text or a path as a Path, or an error.
+
+    >>> check_path("runs/a", "out").as_posix()
+    'runs/a'
+    """
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise InputError(f"{name} must be a path, got {value!r:.80}.")
+    return Path(value)
+
+
+def check_callable(value: Any, name: str) -> None:
+    """Something that can be called, or an error."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {value!r:.80}.")
 
 
 def check_threshold(value: float | None) -> float | None:

@@ -121,9 +121,8 @@ def complete_knobs(attack: Attack, given: Mapping[str, Any]) -> dict[str, Any]:
     deepfool.errors.InputError: deepfool has no knob called 'max_itre'. Hint: did you mean max_iter?
     """
     parameters = inspect.signature(attack).parameters.values()
-    first = [each.name for each in parameters if each.kind in _BY_PLACE][
-        :2
-    ]  # the model and x, whatever they are called
+    # The model and x come first, whatever they are called.
+    first = [each.name for each in parameters if each.kind in _BY_PLACE][:2]
     taken = {*SET_BY_THE_RUN, *first}
     known = {each.name: each.default for each in parameters if each.kind in _BY_NAME and each.name not in taken}
     open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)

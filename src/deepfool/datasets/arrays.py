@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.attacks.arguments import check_dense
 from deepfool.datasets.data import Data, hash_tensors, positions, to_unit
-from deepfool.errors import DataError
+from deepfool.errors import DataError, InputError
 
 
 class Arrays(Data):
@@ -46,7 +47,7 @@ def from_pair(x: Any, labels: Any, *, name: str = "arrays", classes: tuple[str, 
     >>> from_pair(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1]).images().shape
     torch.Size([4, 3, 8, 8])
     """
-    stored = x.detach().cpu() if isinstance(x, Tensor) else channels_first(np.asarray(x), name)
+    stored = _check_tensor(x, name) if isinstance(x, Tensor) else channels_first(np.asarray(x), name)
     if stored.ndim < 2 or not len(stored):
         raise DataError(
             f"{name}: expected at least one sample, with the samples along the first of two or more dimensions, "
@@ -136,6 +137,14 @@ def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
+def _check_tensor(x: Tensor, name: str) -> Tensor:
+    """A tensor that holds its values, on the processor."""
+    try:
+        return check_dense(x, name).detach().cpu()
+    except InputError as error:
+        raise DataError(str(error)) from error
+
+
 def as_labels(labels: Any, count: int, name: str) -> Tensor:
     """Labels as int64, one per sample; None means that all are unknown.
 
@@ -144,7 +153,12 @@ def as_labels(labels: Any, count: int, name: str) -> Tensor:
     """
     if labels is None:
         return torch.full((count,), -1)
-    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    try:
+        given = _check_tensor(labels, name).numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name}: labels must be integers, one per sample, got {type(labels).__name__}: {error}"
+        ) from error
     if given.shape != (count,):
         hint = "for one-hot rows give labels.argmax(1)." if given.ndim == 2 and len(given) == count else None
         raise DataError(f"{name}: expected {count} labels, one per sample, got shape {given.shape}.", hint=hint)

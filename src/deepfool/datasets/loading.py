@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from deepfool.attacks.arguments import as_whole
 from deepfool.datasets import arrays, bundled, fetching, wrapped
 from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.data import Data
@@ -17,6 +18,9 @@ from deepfool.errors import InputError
 
 NAMES: tuple[str, ...] = (*BUILTINS, *bundled.SAMPLES)
 """The data sets known by name."""
+
+LARGEST_SIDE = 65_536
+"""Of images, in pixels."""
 
 KINDS = ("folder:DIR", "npz:FILE", "hf:NAME")
 
@@ -43,8 +47,9 @@ def load(
     ...
     deepfool.errors.InputError: there is no data set called 'mnits'. Hint: did you mean mnist?
     """
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InputError(f"size must be a whole number of pixels, got {size!r}.")
+    if size is not None and not 1 <= (as_whole(size) or 0) <= LARGEST_SIDE:
+        raise InputError(f"size must be a whole number of pixels, 1 to {LARGEST_SIDE}, got {size!r:.80}.")
+    size = as_whole(size)
     if not isinstance(split, str):
         raise InputError(f"split must be a name such as test, got {split!r:.80}.")
     if split != "test" and not has_splits(spec):
