@@ -6,7 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test test-slow lint format docs docs-serve pictures clean bench bench-attacks
+RUNS   ?= 2000
+SEED   ?= 0
+
+.PHONY: run test test-slow fuzz lint format docs docs-serve pictures clean bench bench-attacks
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -18,6 +21,10 @@ test: lint
 
 test-slow: $(VENV)/.tested
 	$(BIN)/pytest -m slow
+
+# Random models, attacks and arguments; a slice of it runs with the tests. `make fuzz RUNS=20000 SEED=1` for others.
+fuzz: $(VENV)/.tested
+	$(BIN)/python -m tests.hostile --runs $(RUNS) --seed $(SEED)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -68,7 +68,7 @@ def test_sigmoid_outputs_are_attacked_through_their_log_odds():
 def test_what_the_user_says_about_probabilities_is_believed():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        z = Classifier(nn.Softmax(1), probabilities=False)(torch.zeros(1, 2))
+        z = Classifier(nn.Softmax(1), outputs="logits")(torch.zeros(1, 2))
     assert z.tolist() == [[0.5, 0.5]]
 
 

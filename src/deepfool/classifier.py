@@ -2,12 +2,17 @@
 
 A `Classifier` calls a model and reads what comes back as an (n, c) tensor of scores whose largest entry is the
 decision. While attacks run, the model is frozen: in eval mode, with no gradient asked of its weights, and given back
-exactly as it was found.
+exactly as it was found. Threads that attack the same module take turns.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import numbers
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,20 +25,27 @@ from deepfool.neck import Neck
 
 Model = Callable[[Tensor], Any]
 
+OUTPUTS = ("auto", "logits", "probabilities")
+"""What a model can be said to return; "auto" finds out."""
+
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_LOCKS_GUARD = threading.Lock()
+
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
 """Bytes that one chunk of gradient rows may take, besides the forward pass itself."""
 
 
 class ProbabilityWarning(UserWarning):
-    """The model returns probabilities; their logarithm is attacked, which is exact but for saturation."""
+    """The model returns probabilities; their logarithm is attacked, which is exact until they saturate."""
 
 
 class Classifier:
     """A model read as scores.
 
     `threshold` is where a single-output model decides (class 1 above it, class 0 at or below it); its scores become
-    (0, f - threshold), which makes Algorithm 1 a case of Algorithm 2. `probabilities` says whether the outputs are
-    probabilities; None means: look at the first batch.
+    (0, f - threshold), which makes Algorithm 1 a case of Algorithm 2. `outputs` says what the model returns: "logits",
+    "probabilities" (their logarithm is attacked), or "auto", which looks at what the model returns for two random
+    inputs, so that the answer for one sample never depends on its neighbours.
 
     >>> f = Classifier(nn.Linear(3, 1))
     >>> f(torch.zeros(2, 3)).shape
@@ -45,7 +57,7 @@ class Classifier:
         model: Model,
         *,
         threshold: float | None = None,
-        probabilities: bool | None = None,
+        outputs: str = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
     ) -> None:
         if not callable(model):
@@ -54,8 +66,9 @@ class Classifier:
                 hint="deepfool.models.as_module reads scikit-learn estimators and JAX functions.",
             )
         self.model = model
-        self.threshold = threshold
-        self.probabilities = probabilities
+        self.threshold = check_threshold(threshold)
+        self.probabilities = _check_outputs(outputs)
+        """Whether the outputs are probabilities; None until the model was looked at."""
         self.memory_budget = memory_budget
         self.batched_rows = True
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
@@ -65,12 +78,31 @@ class Classifier:
         """The last hidden layer, if the first forward pass has shown one."""
 
     @staticmethod
-    def of(model: Model | Classifier, threshold: float | None = None) -> Classifier:
-        """The model itself if it is a Classifier already, else a Classifier around it."""
-        return model if isinstance(model, Classifier) else Classifier(model, threshold=threshold)
+    def of(model: Model | Classifier, threshold: float | None = None, outputs: str = "auto") -> Classifier:
+        """A Classifier around the model, or the model itself if it is one; what is given here goes first.
+
+        >>> f = Classifier(nn.Linear(3, 1), threshold=0.2)
+        >>> Classifier.of(f) is f, Classifier.of(f, threshold=0.3).threshold
+        (True, 0.3)
+        """
+        if not isinstance(model, Classifier):
+            return Classifier(model, threshold=threshold, outputs=outputs)
+        probabilities = _check_outputs(outputs)
+        if threshold is None and probabilities is None:
+            return model
+        changed = copy.copy(model)
+        changed.threshold = model.threshold if threshold is None else check_threshold(threshold)
+        changed.probabilities = model.probabilities if probabilities is None else probabilities
+        return changed
 
     def __call__(self, x: Tensor) -> Tensor:
         """The scores of a batch: (n, c), c >= 2, float32 or float64."""
+        if self.probabilities is None:
+            self.probabilities = self._judge_outputs(x)
+        return self._read(self._run(x), len(x))
+
+    def _run(self, x: Tensor) -> Tensor:
+        """What the model returns for a batch, as it is, in float32 or float64."""
         try:
             output = self.model(x)
         except Exception as error:
@@ -84,7 +116,33 @@ class Classifier:
         scores = _find_scores(output)
         if not scores.is_floating_point():
             raise ModelError(f"the model must return floating-point scores, got {scores.dtype}.")
-        return self._read(scores.to(torch.promote_types(scores.dtype, torch.float32)), len(x))
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _judge_outputs(self, x: Tensor) -> bool:
+        """Whether the model returns probabilities, judged by its last layer or by two random inputs like x.
+
+        Not by x itself: logits of a single sample may add up to 1 by chance, and the same sample in another batch
+        would then be read in another way.
+        """
+        random = torch.rand((2, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            random = random.contiguous(memory_format=torch.channels_last)
+        # A compiled model would be compiled again for two samples: ask what it was compiled from.
+        f = Classifier(getattr(self.model, "_orig_mod", self.model))
+        with torch.no_grad():
+            try:
+                z = f._run(random)
+            except ModelError:  # not made for such inputs: what x gives is all there is to judge by
+                z = f._run(x.detach())
+            if not bool(z.isfinite().all()):
+                z = f._run(x.detach())
+        if z.ndim == 1 or (z.ndim == 2 and z.shape[1] == 1):
+            kind, found = "sigmoid", isinstance(_last_layer(self.model), nn.Sigmoid)
+        else:
+            kind, found = "softmax", z.ndim == 2 and _look_like_probabilities(z)
+        if found:
+            _warn_of_probabilities(kind)
+        return found
 
     def _read(self, z: Tensor, n: int) -> Tensor:
         shape = tuple(z.shape)
@@ -99,10 +157,6 @@ class Classifier:
             raise ModelError("the model returned no class scores at all.")
         if z.ndim == 1 or z.shape[1] == 1:
             return self._read_single(z.reshape(n))
-        if self.probabilities is None:
-            self.probabilities = _look_like_probabilities(z.detach())
-            if self.probabilities:
-                _warn_of_probabilities("softmax")
         return z.clamp_min(torch.finfo(z.dtype).tiny).log() if self.probabilities else z
 
     def _read_single(self, f: Tensor) -> Tensor:
@@ -112,13 +166,11 @@ class Classifier:
                 "the model has one class only (a softmax over a single output): no decision can change.",
                 hint="remove the softmax to use the output as a single logit.",
             )
-        if self.probabilities is None:
-            self.probabilities = isinstance(last, nn.Sigmoid)
-            if self.probabilities:
-                _warn_of_probabilities("sigmoid")
         if self.probabilities:
+            if self.threshold is not None and not 0 < self.threshold < 1:
+                raise InputError(f"the threshold of a probability must lie between 0 and 1, got {self.threshold:g}.")
             f = torch.logit(f, eps=torch.finfo(f.dtype).eps)
-            cut = torch.logit(torch.tensor(0.5 if self.threshold is None else self.threshold)).item()
+            cut = math.log(self.threshold / (1 - self.threshold)) if self.threshold is not None else 0.0
         else:
             cut = self.threshold or 0.0
         return torch.stack([torch.zeros_like(f), f - cut], dim=1)
@@ -138,12 +190,19 @@ class Classifier:
     def frozen(self) -> Iterator[Classifier]:
         """Eval mode, weights that ask for no gradient, gradients enabled; all of it undone at the end.
 
-        Training flags, `requires_grad`, `.grad` and the random streams are as before afterwards, whatever happened.
+        Training flags, `requires_grad`, `.grad`, buffers and the random streams are as before afterwards, whatever
+        happened. Another thread that wants the same module frozen waits; the random streams are those of the whole
+        process, so threads that draw from them while an attack runs in another one may draw the same numbers twice.
         """
+        with _lock_of(self.model):
+            yield from self._freeze()
+
+    def _freeze(self) -> Iterator[Classifier]:
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         parameters = self._parameters()
         flags = [(module, module.training) for module in modules]
         asked = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
+        buffers = [_Buffer(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
         cuda = sorted({p.device.index or 0 for p in parameters if p.device.type == "cuda"})
         with torch.random.fork_rng(devices=cuda), torch.inference_mode(False), torch.enable_grad():
             try:
@@ -159,6 +218,55 @@ class Classifier:
                 for parameter, wanted, grad in asked:
                     parameter.requires_grad_(wanted)
                     parameter.grad = grad
+                for buffer in buffers:
+                    buffer.restore()
+
+
+class _Buffer:
+    """A buffer as it was: some models count calls or keep running values in eval mode too."""
+
+    def __init__(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+        self.module, self.name, self.tensor = module, name, tensor
+        self.version = None if tensor.is_inference() else tensor._version
+        self.copy = tensor.detach().clone()
+
+    def restore(self) -> None:
+        if self.version is None or self.tensor._version != self.version:
+            with torch.inference_mode(self.tensor.is_inference()):
+                self.tensor.detach().copy_(self.copy)
+        if self.module._buffers.get(self.name) is not self.tensor:  # replaced rather than changed
+            self.module._buffers[self.name] = self.tensor
+
+
+def _lock_of(model: Model) -> threading.RLock:
+    """The lock of a module, the same for every Classifier around it; a function gets one that nobody else has."""
+    if not isinstance(model, nn.Module):
+        return threading.RLock()
+    with _LOCKS_GUARD:
+        return _LOCKS.setdefault(model, threading.RLock())
+
+
+def check_threshold(threshold: float | None) -> float | None:
+    """A finite number, or None; or an error.
+
+    >>> check_threshold(0.3)
+    0.3
+    """
+    if threshold is None:
+        return None
+    try:
+        if isinstance(threshold, numbers.Real) and not isinstance(threshold, bool) and math.isfinite(threshold):
+            return float(threshold)
+    except OverflowError:  # a whole number beyond all floats
+        pass
+    raise InputError(f"threshold must be a finite number, got {threshold!r:.80}.")
+
+
+def _check_outputs(outputs: str) -> bool | None:
+    """Whether the outputs are probabilities; None where that is to be found out."""
+    if outputs not in OUTPUTS:
+        raise InputError(f"outputs must be one of {', '.join(OUTPUTS)}, got {outputs!r}.")
+    return None if outputs == "auto" else outputs == "probabilities"
 
 
 def _find_scores(output: Any) -> Tensor:

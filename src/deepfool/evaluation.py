@@ -18,7 +18,15 @@ import torch
 from torch import nn
 
 from deepfool import __version__, engines, manifests
-from deepfool.attacks.arguments import Bounds, as_whole, check_callable, check_count, check_flag, check_path
+from deepfool.attacks.arguments import (
+    Bounds,
+    as_whole,
+    check_callable,
+    check_count,
+    check_flag,
+    check_optional_count,
+    check_path,
+)
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
@@ -126,12 +134,16 @@ def evaluate(
     (True, ['adv_label', 'backwards', 'batch'])
     """
     begin = time.monotonic()
+    if as_whole(batch_size) is not None:
+        batch_size = check_count(batch_size, "batch_size")  # type: ignore[arg-type]
+    workers = check_optional_count(workers, "workers")
     out = check_path(out, "out")
     skip_misclassified = check_flag(skip_misclassified, "skip_misclassified")
     save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
     check_callable(on_progress, "on_progress")
     check_callable(on_stop, "on_stop")
     samples = load(data, split=split, size=size)
+    limit, indices, shard = check_optional_count(limit, "limit"), _check_indices(indices), _check_shard(shard)
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
     check_true_labels(source, samples, selection)
@@ -178,6 +190,28 @@ def _resolve_untouched(model: Any, arch: Any) -> Source:
     return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
 
 
+def _check_indices(indices: Any) -> Sequence[int] | str | None:
+    if indices is None or isinstance(indices, str):
+        return indices
+    try:
+        given = np.asarray(indices)
+    except (TypeError, ValueError, RuntimeError):
+        given = np.zeros((), object)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise InputError(
+            f"indices must be whole numbers in one dimension, or a text such as 0-99,205, got {indices!r:.80}."
+        )
+    return given.tolist()  # type: ignore[no-any-return]
+
+
+def _check_shard(shard: Any) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    if not isinstance(shard, tuple | list) or len(shard) != 2 or any(as_whole(part) is None for part in shard):
+        raise InputError(f"shard must be two whole numbers (i, n) with 1 <= i <= n, got {shard!r:.80}.")
+    return int(shard[0]), int(shard[1])
+
+
 def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
     """Refuse data whose labels are no classes of the model: every figure that rests on them would be wrong."""
     largest = int(samples.labels[selection].max())
@@ -197,7 +231,7 @@ def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
     """
     weight = next((each for each in module.parameters() if each.is_floating_point()), None)
     x = x if weight is None else x.to(weight.device, weight.dtype)
-    f = Classifier(module, probabilities=False)  # whatever the scores are, they are only counted
+    f = Classifier(module, outputs="logits")  # whatever the scores are, they are only counted
     try:
         with f.frozen(), torch.no_grad():
             return f(x).shape[1]
@@ -215,6 +249,8 @@ def choose_device(device: str) -> str:
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
+    if not isinstance(device, str):
+        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:

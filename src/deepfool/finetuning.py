@@ -285,6 +285,7 @@ def step_by_sign(
     eps: float,
     bounds: Bounds | None = None,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """FGSM's examples as a training set takes them: the step up the loss of the true label, on every sample.
 
@@ -296,7 +297,7 @@ def step_by_sign(
     tensor([[-0.5000,  0.5000],
             [ 0.5000, -0.5000]])
     """
-    f = Classifier.of(model, threshold)
+    f = Classifier.of(model, threshold, outputs)
     with f.frozen():
         x_0 = x.detach().requires_grad_()
         z = f(x_0)
@@ -390,9 +391,9 @@ class _Job:
     on_progress: OnProgress
 
     @property
-    def threshold(self) -> float | None:
-        """Where a single-score model decides: part of the classifier, for training and judges too."""
-        return self.knobs.get("threshold")
+    def reading(self) -> dict[str, Any]:
+        """How the model is read as a classifier: not the attack's alone, but for training and judges too."""
+        return {name: self.knobs[name] for name in ("threshold", "outputs") if name in self.knobs}
 
     def settings(self) -> dict[str, Any]:
         """What the result depends on, as JSON has it."""
@@ -431,7 +432,7 @@ def _tune(job: _Job, checkpoint: Path | None) -> FineTuned:
     if not past:
         past.append(judge(0))
     joined, stepping = team.join(model, optimizer)
-    score = _read_scores(joined, job.threshold)
+    score = _read_scores(joined, **job.reading)
     batches = math.ceil(len(labels) / recipe.batch_size)
     device = next(model.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -467,9 +468,9 @@ def _check_trainable(model: nn.Module) -> None:
         )
 
 
-def _read_scores(model: nn.Module, threshold: float | None) -> Callable[[Tensor], Tensor]:
+def _read_scores(model: nn.Module, **reading: Any) -> Callable[[Tensor], Tensor]:
     """The class scores of any model: single logits, outputs in a tuple or a dict, and so on."""
-    f, dtype = Classifier(model, threshold=threshold), next(model.parameters()).dtype
+    f, dtype = Classifier(model, **reading), next(model.parameters()).dtype
     return lambda x: f(x.to(dtype))
 
 
@@ -565,7 +566,7 @@ def _complete_knobs(job: _Job) -> dict[str, Any]:
         count = min(job.train.count, EPS_SAMPLES)
         data = job.train.data.batch(range(count)).to(job.device), job.train.data.labels[:count].to(job.device)
         model = copy.deepcopy(job.source.module).to(job.device).float()
-        found = smallest_eps(model, data, share=SHARE, bounds=job.bounds, threshold=job.threshold)
+        found = smallest_eps(model, data, share=SHARE, bounds=job.bounds, **job.reading)
         if not found.reached:
             raise RunError(str(found), hint="give eps=... yourself.")
         knobs["eps"] = found.eps
@@ -636,15 +637,13 @@ def _identify_attack(attack: str | Attack, knobs: Mapping[str, Any]) -> dict[str
 
 
 def _judge(job: _Job, model: nn.Module, epoch: int, labels: Tensor) -> Epoch:
-    score = _read_scores(model, job.threshold)
+    score = _read_scores(model, **job.reading)
     error = test_error(model, job.test.data.images(), labels, scores=score)
     rho: dict[str, float] = {}
     censored: dict[str, int] = {}
     runs: dict[str, str] = {}
     weights = job.source.fingerprint if epoch == 0 else fingerprint(model, job.source.spec)
-    knobs = {} if job.bounds is None else {"bounds": job.bounds}
-    if job.threshold is not None:
-        knobs["threshold"] = job.threshold
+    knobs = {**({} if job.bounds is None else {"bounds": job.bounds}), **job.reading}
     for name in job.judges:
         if name == "fgsm":
             rho[name] = _rho_by_sign(job, model, labels)
@@ -663,5 +662,5 @@ def _rho_by_sign(job: _Job, model: nn.Module, labels: Tensor) -> float:
     weight = next(model.parameters())
     x = job.test.data.batch(range(job.judged)).to(weight.device, weight.dtype)
     labels = labels[: job.judged].to(weight.device)
-    found = smallest_eps(model, (x, labels), share=SHARE, bounds=job.bounds, threshold=job.threshold)
+    found = smallest_eps(model, (x, labels), share=SHARE, bounds=job.bounds, **job.reading)
     return found.rho_linf if math.isinf(job.p) else found.rho_l2

@@ -44,7 +44,7 @@ class Tangent:
         else:
             with f.neck.watch() as seen:
                 self._graph = f(self.x)
-            self._at_neck = seen[-1] if seen else None
+            self._at_neck = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
         self.scores = self._graph.detach()
         if not self._graph.requires_grad:
             raise ModelError(
@@ -71,7 +71,7 @@ class Tangent:
         >>> tangent.row(difference(tangent.scores, torch.tensor([1, 2]), torch.tensor([0, 0]))).shape
         torch.Size([2, 4])
         """
-        (row,) = torch.autograd.grad(self._graph, self.x, seeds)
+        row = self._differentiate(seeds, keep=False)
         return row.reshape(len(seeds), -1)
 
     def relative_slopes(self, reference: Tensor) -> Tensor | None:
@@ -120,8 +120,21 @@ class Tangent:
         single = torch.empty((len(seeds), *self.x.shape), dtype=self.x.dtype, device=self.x.device)
         for i, seed in enumerate(seeds):  # one by one into their place: a list to stack would hold them twice
             more = keep or i < len(seeds) - 1
-            (single[i],) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=more)
+            single[i] = self._differentiate(seed, keep=more)
         return single
+
+    def _differentiate(self, seed: Tensor, *, keep: bool) -> Tensor:
+        """The gradient of one combination of the scores, shaped as x."""
+        try:
+            (row,) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=keep)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"the model cannot be differentiated: its backward pass raised {type(error).__name__}: {error}",
+                hint="look for changes in place, or for operators without a gradient, inside the model.",
+            ) from error
+        return row
 
     def _pull_back_together(self, seeds: Tensor, to: Tensor) -> Tensor | None:
         """Vector-Jacobian products with respect to `to`, in one backward pass; None if the operators cannot."""
@@ -179,7 +192,7 @@ def _measured_forward(f: Classifier, x: Tensor) -> tuple[Tensor, Tensor | None]:
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
     found = find_neck(calls, x, z)
-    if found is None:
+    if found is None or not found[0].is_only_way(f, x[:1]):
         return z, None
     f.neck, at_neck = found
     return z, at_neck

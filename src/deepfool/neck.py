@@ -2,14 +2,15 @@
 
 How steep the classes are there, relative to each other, is nearly how steep they are at the input: over the classes of
 a sample the ratio of the two varies by about a tenth on the networks of the zoo. DeepFool uses it to tell which classes
-can be nearest before it takes their gradients. Nothing but that estimate depends on it: a network whose layers cannot
-be told apart (a bare function, a compiled model) is simply estimated more coarsely.
+can be nearest before it takes their gradients. That is safe only where every path from the input to the scores passes
+through this one layer, so that is tested, once per model (`is_only_way`). A network that has no such layer (several
+heads, an ensemble), or whose layers cannot be told apart (a bare function, a compiled model), has no neck.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -44,6 +45,37 @@ class Neck:
             yield seen
         finally:
             hook.remove()
+
+    def is_only_way(self, scores: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+        """Whether every path from the input to the scores passes through here, and through here only once.
+
+        The tensor here is cut off from the input in a forward pass of its own; do the scores still depend on x?
+
+        >>> first, last = nn.Linear(4, 3), nn.Linear(3, 2)
+        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()), torch.ones(1, 4))
+        True
+        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()) + x[:, :2], torch.ones(1, 4))
+        False
+        """
+        calls = 0
+
+        def cut(value: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return value.detach()
+
+        if self.returned:
+            hook = self.layer.register_forward_hook(lambda _, given, returned: cut(returned))
+        else:
+            hook = self.layer.register_forward_pre_hook(lambda _, given: (cut(given[0]), *given[1:]))
+        x = x.detach().requires_grad_(True)
+        try:
+            z = scores(x)
+        finally:
+            hook.remove()
+        if calls != 1:
+            return False
+        return not z.requires_grad or torch.autograd.grad(z.sum(), x, allow_unused=True)[0] is None
 
 
 @contextmanager

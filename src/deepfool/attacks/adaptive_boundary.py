@@ -53,6 +53,7 @@ def fab(
     mask: Tensor | None = None,
     tighten: bool = True,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """The smallest perturbation that FAB meets in `steps` steps.
 
@@ -87,7 +88,9 @@ def fab(
     threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, p)
-    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
+    ) as problem:
         if one_by_one is None:
             _run(problem, None, candidates, steps, alpha_max, beta, eta)
         else:
@@ -104,6 +107,8 @@ def _run(
 ) -> None:
     """The search from x_0: towards one goal per sample, or towards the nearest of all classes or candidates."""
     rows = problem.running
+    if len(rows) == 0:
+        return
     r_i = torch.zeros_like(problem.x_0[rows])  # x_i = x_0 + r_i
     for _ in range(steps):
         gap, w, d_1 = _nearest_boundary(problem, rows, r_i, goal, candidates)
@@ -150,6 +155,7 @@ def _nearest_boundary(
     for columns, w_all in tangent.difference_rows(classes, reference):
         problem.count(rows, backwards=w_all.shape[1])
         w_all = w_all.to(x_i.dtype)
+        problem.allow_for_rounding(rows, x_i, w_all[:, 0])
         if problem.mask is not None:
             w_all = w_all * problem.mask[rows].unsqueeze(1)
         free, order = distance(gaps[:, columns].abs(), w_all, problem.p).sort(1)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
+from deepfool.classifier import check_threshold as check_threshold
 from deepfool.errors import InputError
 
 Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
@@ -150,22 +151,6 @@ def check_callable(value: Any, name: str) -> None:
     """Something that can be called, or an error."""
     if not callable(value):
         raise InputError(f"{name} must be a function, got {value!r:.80}.")
-
-
-def check_threshold(value: float | None) -> float | None:
-    """Where a single-score model decides: a finite number, or None for the usual place.
-
-    >>> check_threshold(np.float64(0.25))
-    0.25
-    """
-    if value is None:
-        return None
-    number = as_number(value)
-    if number is None or not math.isfinite(number):
-        raise InputError(
-            f"threshold must be a finite number, got {value!r:.80}.", hint="leave it out to decide at 0 (or at 0.5)."
-        )
-    return number
 
 
 def check_candidates(value: Candidates) -> Candidates:

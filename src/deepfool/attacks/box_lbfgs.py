@@ -53,6 +53,7 @@ def lbfgs(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """The smallest l2 perturbation met while solving Szegedy's penalised problem for ever better penalties.
 
@@ -83,7 +84,9 @@ def lbfgs(
     threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
-    with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
+    ) as problem:
         rows = problem.running
         goals = choose_classes(problem, rows, problem.scores[rows], min(candidates, problem.classes - 1))
         for row, goals_of_row in zip(rows[:, None], goals[:, :, None], strict=True):
@@ -108,8 +111,8 @@ class _Penalised:
         self.unit = self.loss_0 = 1.0
         self.u = np.zeros(int(self.free.sum()))  # r / unit on the features that may change
         loss, g = self.loss_and_gradient(self.u)
-        slope = float(np.linalg.norm(g))
-        self.solvable = slope > 0 and math.isfinite(loss)
+        slope = float(np.linalg.norm(g))  # 0 where no feature may change
+        self.solvable = slope > 0 and math.isfinite(loss) and math.isfinite(slope)
         if self.solvable:
             self.loss_0, self.unit = loss, loss / slope
 

@@ -26,10 +26,10 @@ def search_by_decisions(
     end = problem.forwards[rows] + budget
     y, found, label = _start(problem, rows, random)
     step = torch.full_like(x[:, 0], 0.1)
-    while True:
+    for _ in range(budget):  # each round takes passes
         busy = (found & (problem.forwards[rows] + PROBES + BISECTIONS + 1 <= end)).nonzero()[:, 0]
         if len(busy) == 0:
-            return y, found, label
+            break
         who, y_b = rows[busy], y[busy]
         normal = _estimate_normal(problem, who, y_b, step[busy], random)
         # Step beyond the boundary along its normal, then pull back straight towards x_0.
@@ -41,6 +41,7 @@ def search_by_decisions(
         y[busy] = torch.where(better[:, None], trial, y_b)
         label[busy] = torch.where(better, trial_label, label[busy])
         step[busy] = torch.where(better, step[busy], step[busy] * 0.6).clamp_min(1e-3)
+    return y, found, label
 
 
 def _start(problem: Problem, rows: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

@@ -45,6 +45,7 @@ def ddn(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """The smallest l2 perturbation that DDN meets in `steps` steps.
 
@@ -77,7 +78,9 @@ def ddn(
     threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
-    with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
+    ) as problem:
         _run(problem, problem.begin_at(start), steps, step_size, first_norm, gamma, sharpness)
         if tighten:
             shorten(problem)
@@ -91,6 +94,8 @@ def _run(
         return problem.by_loss(rows, sharpness * z)
 
     rows = problem.running
+    if len(rows) == 0:
+        return
     delta = start[rows]
     length = norm(delta, 2)
     epsilon = torch.where(length > 0, length, first_norm)

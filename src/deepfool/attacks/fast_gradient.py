@@ -47,6 +47,7 @@ def fgsm(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """One step of length eps along the sign of the gradient of the loss, in the linf norm.
 
@@ -70,7 +71,15 @@ def fgsm(
     if len(x) == 0:
         return Adversarial.empty(x, math.inf)
     with pose(
-        model, x, p=math.inf, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold
+        model,
+        x,
+        p=math.inf,
+        bounds=bounds,
+        labels=labels,
+        target=target,
+        mask=mask,
+        threshold=threshold,
+        outputs=outputs,
     ) as problem:
         rows = problem.running
         if len(rows):
@@ -87,6 +96,10 @@ def fgsm(
         if tighten:
             shorten(problem)
         return problem.result()
+
+
+BISECTIONS = 200
+"""Of an eps, at most; only a share that is reached at any eps above zero takes so many."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,7 @@ def smallest_eps(
     precision: float = 1e-3,
     batch_size: int = 500,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> SmallestEps:
     """The smallest eps at which FGSM leaves this share of the data misclassified (with respect to the true labels).
 
@@ -171,7 +185,7 @@ def smallest_eps(
     batch_size = check_count(batch_size, "batch_size")
     highest = None if highest is None else check_number(highest, "highest", 0, math.inf)
     threshold = check_threshold(threshold)
-    f = Classifier.of(model, threshold)
+    f = Classifier.of(model, threshold, outputs)
     with f.frozen():
         batches = [_Signed.of(f, x, y, bounds, mask) for x, y in _batches(data, batch_size)]
         if not batches:
@@ -198,7 +212,9 @@ def _search(reaches: Any, grid: list[float], precision: float) -> float:
     if first is None:
         return math.inf
     low, high = grid[max(first - 1, 0)], grid[first]
-    while high - low > precision * high:
+    for _ in range(BISECTIONS):
+        if high - low <= precision * high:
+            break
         middle = (low + high) / 2
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return high

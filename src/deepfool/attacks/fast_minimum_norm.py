@@ -50,6 +50,7 @@ def fmn(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """The smallest perturbation that FMN meets in `steps` steps.
 
@@ -80,7 +81,9 @@ def fmn(
     threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, p)
-    with pose(model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
+    ) as problem:
         _run(problem, problem.begin_at(start), steps, step_size, gamma)
         if tighten:
             shorten(problem)
@@ -90,6 +93,8 @@ def fmn(
 def _run(problem: Problem, start: Tensor, steps: int, step_size: float, first_gamma: float) -> None:
     p = problem.p
     rows = problem.running
+    if len(rows) == 0:
+        return
     delta = start[rows]
     epsilon = torch.full_like(delta[:, 0], math.inf)
     for k in range(steps):

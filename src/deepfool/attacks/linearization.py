@@ -45,9 +45,9 @@ SMALL, CHEAP = 8, 2**19
 smaller rounds cost more than they save."""
 WIDE = 64
 """Features from which on "auto" leaves classes out."""
-MARGIN, TRUST = 1.6, 1.4
-"""By how much the slope of a class that was not looked at may exceed what the steepest of those that were lets expect:
-without and with an estimate from the last hidden layer."""
+TRUST = 1.4
+"""By how much the slope of a class that was not looked at may exceed what the last hidden layer and the steepest of
+those that were lead to expect; more where those that were disagree by more (docs/benchmarks/speed.md)."""
 MANY, AT_ONCE, MOST = 50, 8, 24
 """Of MANY classes or more AT_ONCE are looked at before the bar is lowered to what they showed, and MOST in all at one
 point: where the margin leaves more, those that look nearest are taken."""
@@ -72,6 +72,7 @@ def deepfool(
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """The smallest perturbation that DeepFool finds for each sample of a batch.
 
@@ -81,15 +82,17 @@ def deepfool(
         p: the norm to keep small, in [1, inf].
         overshoot: eta of the paper, how far beyond the boundary to go, relative to the perturbation.
         max_iter: steps after which a sample is given up as EXHAUSTED.
-        candidates: "auto" considers all classes, but takes gradients only for those that can be nearest, judging by
-            the steepest ones of the same sample and a margin; "all" (or None) takes all of them, exactly as in the
-            paper; a number considers that many of the best-scored ones, chosen anew at each iteration.
+        candidates: "auto" considers all classes, but takes gradients only for those that can be nearest, where the
+            model has a last hidden layer that every path to the scores passes through, and otherwise for all;
+            "all" (or None) takes all of them, exactly as in the paper; a number considers that many of the
+            best-scored ones, chosen again at each iteration.
         bounds: (lowest, highest), numbers or tensors per feature; steps are exact inside that box.
         labels: the true labels; samples that the model gets wrong are then returned untouched, MISCLASSIFIED.
         target: a class to reach (one for all, or one per sample) instead of any other.
         mask: which features may change (true or non-zero), one mask for all or one per sample.
         tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
-        threshold: where a single-score model decides (0 unless given).
+        threshold: where a single-score model decides (0 unless given; 0.5 where it returns a probability).
+        outputs: what the model returns: "logits", "probabilities", or "auto" to find out (see `Classifier`).
 
     Returns:
         An `Adversarial`, one row per sample.
@@ -110,7 +113,16 @@ def deepfool(
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(
-        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, linearise=True
+        model,
+        x,
+        p=p,
+        bounds=bounds,
+        labels=labels,
+        target=target,
+        mask=mask,
+        threshold=threshold,
+        outputs=outputs,
+        linearise=True,
     ) as problem:
         run_deepfool(problem, problem.running, None, overshoot, max_iter, candidates)
         if tighten:
@@ -260,13 +272,15 @@ def descend(
 
 
 def _can_prune(problem: Problem) -> bool:
-    """Whether "auto" may leave classes out: where the price of MARGIN was measured (docs/benchmarks/speed.md).
+    """Whether "auto" may leave classes out: only behind a last hidden layer that says how steep they are, and where
+    that was measured (docs/benchmarks/speed.md).
 
-    Elsewhere it takes all: with few features, or for norms whose dual looks at few of them, slopes differ more from
-    class to class, and with few classes there is nothing to save.
+    Elsewhere it takes all: with few features, a mask, or for norms whose dual looks at few features, slopes differ
+    more from class to class than that layer knows, and with few classes there is nothing to save.
     """
     enough = problem.classes > FIRST + 1 and problem.x_0.shape[1] >= WIDE
-    return enough and problem.p >= 2 and problem.target is None
+    plain = problem.p >= 2 and problem.target is None and problem.mask is None
+    return enough and plain and problem.f.neck is not None
 
 
 class _Linearization:
@@ -294,11 +308,13 @@ class _Linearization:
         lengths = []
         for columns, w_prime in tangent.difference_rows(classes, problem.label[rows]):
             problem.count(rows, backwards=w_prime.shape[1])
-            w_prime = w_prime.to(self.x_i.dtype)
+            w_prime = whole = w_prime.to(self.x_i.dtype)
             if problem.mask is not None:
                 w_prime = w_prime * problem.mask[rows].unsqueeze(1)
             length = norm(w_prime, dual(problem.p))
             free = reach(gap[:, columns], length)
+            nearest = whole[torch.arange(len(at), device=at.device), free.argmin(1)]
+            problem.allow_for_rounding(rows, self.x_i[at], nearest)
             lengths.append(length)
             self.sloped[at] |= free.isfinite().any(1)
             self.finite[at] |= length.isfinite().any(1)
@@ -348,8 +364,8 @@ class Slopes:
     def __init__(self, problem: Problem) -> None:
         self.expected = torch.ones(problem.scores.shape, dtype=problem.x_0.dtype, device=problem.x_0.device)
         """(n, c): what the last hidden layer said of ||w'_k|| at x_0, but for a factor per sample; 1 if nothing."""
-        self.margin = torch.full_like(self.expected[:, :1], MARGIN)
-        """(n, 1): how far to trust that."""
+        self.margin = torch.full_like(self.expected[:, :1], math.inf)
+        """(n, 1): how far to trust that; infinite where that layer says nothing, and no class may be left out."""
         self.label = problem.label
         self.factor = torch.full_like(self.expected, math.nan)
         """(n, c): ||w'_k||_q over what was expected, NaN where class k was never looked at."""
@@ -365,7 +381,7 @@ class Slopes:
         relative = torch.maximum(relative / steepest, torch.full_like(relative, 0.25))
         known = steepest.isfinite() & (steepest > 0)
         self.expected[rows] = torch.where(known, relative, torch.ones_like(relative))
-        self.margin[rows] = torch.where(known, TRUST, MARGIN).to(self.margin.dtype)
+        self.margin[rows] = torch.where(known, TRUST, math.inf).to(self.margin.dtype)
         return True
 
     def learn(self, rows: Tensor, classes: Tensor, slopes: Tensor) -> None:
@@ -382,7 +398,19 @@ class Slopes:
 
     def limit(self, rows: Tensor) -> Tensor:
         """(k, c): how steep the classes that were not looked at can be."""
-        return self.margin[rows] * self._steepest(self.factor[rows]) * self.expected[rows]
+        steepest = self._steepest(self.factor[rows])
+        limit = self._margin(rows) * steepest * self.expected[rows]
+        return torch.where((steepest > 0) & limit.isfinite(), limit, math.inf)
+
+    def few_suffice(self, rows: Tensor) -> Tensor:
+        """(k, 1): whether the layer has told the slopes so well that of very many classes the nearest few will do."""
+        return self._margin(rows) <= TRUST
+
+    def _margin(self, rows: Tensor) -> Tensor:
+        """As much as the layer misjudged the steepest of the classes that were looked at, it may misjudge another."""
+        factor = self.factor[rows]
+        usual = torch.where(factor > 0, factor, math.nan).nanmedian(1, keepdim=True).values
+        return torch.maximum(self.margin[rows], torch.nan_to_num(self._steepest(factor) / usual, 0.0, math.inf))
 
     @staticmethod
     def _steepest(factor: Tensor) -> Tensor:
@@ -394,7 +422,8 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
 
     First the few classes that look nearest by their scores and expected slopes; then all whose boundary would still be
     nearer if its slope were as steep as `Slopes.limit` allows, of many classes the MOST that look nearest. The answer
-    for one sample does not depend on the others in its batch.
+    for one sample does not depend on the others in its batch. Each round looks at a class that some sample has not
+    seen yet, so there are no more rounds than pairs of a sample and a class.
     """
     problem, rows = linear.problem, linear.rows
     own = problem.label[rows, None]
@@ -405,14 +434,14 @@ def _search_nearest(linear: _Linearization, everyone: Tensor, slopes: Slopes, ta
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = everyone
     together = max(SMALL, CHEAP // max(1, problem.f.row_bytes or CHEAP))
-    seen = torch.zeros_like(gap, dtype=torch.bool)
-    while True:
+    seen = torch.zeros_like(gap, dtype=torch.bool).scatter_(1, own, True)
+    for _ in range(gap.numel()):
         slopes.learn(rows[at], classes, linear.consider(at, classes, tangent))
-        seen[at[:, None], classes] = classes != own[at]
+        seen[at[:, None], classes] = True
         bar = torch.where(linear.nearest.isfinite()[:, None], slopes.limit(rows) * linear.nearest[:, None], math.inf)
         open_ = (gap < bar) & ~seen
         if problem.classes >= MANY:
-            open_ &= seen.sum(1, keepdim=True) < MOST
+            open_ &= (seen.sum(1, keepdim=True) <= MOST) | ~slopes.few_suffice(rows)
         need = open_.sum(1)
         lacking = need.nonzero()[:, 0]
         if len(lacking) == 0:
@@ -435,8 +464,10 @@ def nearest_open(open_: Tensor, distance: Tensor, own: Tensor, width: int) -> Te
     >>> nearest_open(torch.tensor([[False, True, True]]), torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0]]), 3)
     tensor([[2, 1, 0]])
     """
-    distances, classes = torch.where(open_, distance, math.inf).topk(width, dim=1, largest=False)
-    return torch.where(distances.isfinite(), classes, own)
+    # An open class may be infinitely far (a slope that is next to nothing): it comes last, but before those not open.
+    far = torch.nan_to_num(distance, nan=math.inf).clamp_max(torch.finfo(distance.dtype).max)
+    classes = torch.where(open_, far, math.inf).topk(width, dim=1, largest=False).indices
+    return torch.where(open_.gather(1, classes), classes, own)
 
 
 def choose_classes(problem: Problem, rows: Tensor, z: Tensor, candidates: Candidates) -> Tensor:

@@ -48,6 +48,7 @@ def tighten(
     steps: int = STEPS,
     precision: float = PRECISION,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """Shorten the perturbations that an attack found for x, each along its own direction.
 
@@ -91,21 +92,31 @@ def tighten(
     if lower is not None and upper is not None:
         held = _touching(before.r.reshape(len(rows), -1), flat[rows], lower[rows], upper[rows])
     goal = None if goal is None else goal[rows]
-    with pose(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold) as problem:
+    with pose(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as problem:
         everyone = problem.running
         r = before.r.reshape(problem.x_0.shape).to(problem.x_0.dtype)[everyone]
-        fooled = problem.improve(everyone, r, problem.look(everyone, problem.x_0[everyone] + r))
-        problem.give_up(everyone[~fooled], Status.EXHAUSTED, "the point to shorten does not fool this model")
+        z, _ = problem.look_and_climb(everyone, problem.x_0[everyone] + r, problem.by_margin)
+        fooled = problem.improve(everyone, r, z)
+        changed = problem.margin(everyone, z) > 0
+        problem.give_up(everyone[~changed], Status.EXHAUSTED, "the point to shorten does not fool this model")
+        # What is changed by no more than rounding is at the boundary already.
+        close = everyone[changed & ~fooled]
+        problem.finish(close, r[changed & ~fooled], z[changed & ~fooled].argmax(1))
         _search(problem, held, steps, precision)
         after = replace(
             problem.result(),
             iterations=before.iterations,
             forwards=before.forwards + problem.forwards,
-            backwards=before.backwards,
+            backwards=before.backwards + problem.backwards,
             reason=tuple(new or old for new, old in zip(problem.reason, before.reason, strict=True)),  # keep a caution
         )
     rest = (~adversarial.fooled).nonzero()[:, 0]
     return Adversarial.concatenate([adversarial.rows(rest), after]).rows(torch.cat([rest, rows]).argsort())
+
+
+def _of_rows(bounds: Bounds, x: Tensor, rows: Tensor) -> list[Tensor]:
+    """The bounds of some samples, whether they were given as numbers, per feature, or per sample and feature."""
+    return [torch.as_tensor(bound).to(x).expand(x.shape)[rows] for bound in bounds]
 
 
 def shorten(problem: Problem) -> None:

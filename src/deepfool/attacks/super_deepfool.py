@@ -50,6 +50,7 @@ def superdeepfool(
     mask: Tensor | None = None,
     tighten: bool = True,
     threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """A smaller l2 perturbation than DeepFool's, for a few more gradients.
 
@@ -73,7 +74,9 @@ def superdeepfool(
     threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
-    with pose(model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold) as problem:
+    with pose(
+        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
+    ) as problem:
         _run(problem, overshoot, max_iter, turns, candidates)
         if tighten:
             shorten(problem)

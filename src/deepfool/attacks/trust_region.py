@@ -109,6 +109,7 @@ def smallest(
     target: int | Labels | None = None,
     mask: Tensor | None = None,
     threshold: float | None = None,
+    outputs: str = "auto",
     seed: int = 0,
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
@@ -142,7 +143,16 @@ def smallest(
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(
-        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, linearise=True
+        model,
+        x,
+        p=p,
+        bounds=bounds,
+        labels=labels,
+        target=target,
+        mask=mask,
+        threshold=threshold,
+        outputs=outputs,
+        linearise=True,
     ) as problem:
         if len(problem.running):
             _Search(problem, budget, candidates, seed).run()
@@ -208,7 +218,10 @@ class _Search:
         starts, steps, sizes = self._linearise(rows, classes, tangent)
         seen = torch.zeros_like(z, dtype=torch.bool).scatter_(1, classes, True).scatter_(1, label, True)
         gap = (z.gather(1, label) - z).to(sizes.dtype)
-        while self.complete and problem.target is None:  # what DeepFool would look at too, see `_search_nearest`
+        if not self.complete or problem.target is not None:
+            self._begin_deepfool(steps, classes, sizes)
+            return classes, starts, sizes
+        for _ in range(problem.classes):  # what DeepFool would look at too: a round sees all that are open, see there
             open_ = (gap < self.slopes.limit(rows) * sizes.amin(1, keepdim=True)) & ~seen
             at = open_.any(1).nonzero()[:, 0]
             if len(at) == 0:
@@ -243,7 +256,10 @@ class _Search:
         for columns, w in tangent.difference_rows(classes, label):
             problem.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
-                w_k = self._usable(rows, w[:, j].to(x.dtype))
+                w_k = w[:, j].to(x.dtype)
+                if k == 0:
+                    problem.allow_for_rounding(rows, x, w_k)
+                w_k = self._usable(rows, w_k)
                 self.slopes.learn(rows, classes[:, k : k + 1], norm(w_k, dual(problem.p))[:, None])
                 height = (w_k * x).sum(1)
                 y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, self.newton)
@@ -343,7 +359,7 @@ class _Search:
     def _restart(self) -> None:
         """Stage 3: reset a random half of the best perturbation and descend again, while the budget lasts."""
         rounds = self.plan.kick
-        while True:
+        for _ in range(self.budget):  # each takes passes
             rows = self.found()
             rows = rows[self.left(rows) >= 2 * rounds + 1]
             if len(rows) == 0:

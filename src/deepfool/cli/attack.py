@@ -47,9 +47,9 @@ def attack_image(
     limits, norm = read_bounds(bounds), _read_p(p)
     knobs = read_knobs(knob, attack_one)
     found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
-    if also is not None:  # the other knobs are the first attack's own; the threshold belongs to the model
-        threshold = knobs.get("threshold")
-        found.append(attack_one(source, x, also, p=norm, bounds=limits, threshold=threshold))
+    if also is not None:  # the other knobs are the first attack's own; these belong to the model
+        reading = {name: knobs[name] for name in ("threshold", "outputs") if name in knobs}
+        found.append(attack_one(source, x, also, p=norm, bounds=limits, **reading))
     if as_json:
         echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))
     else:

@@ -195,7 +195,7 @@ def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> di
     """
     from deepfool.errors import InputError
 
-    own = {"model", "p", "bounds", *(inspect.signature(behind).parameters if behind else ())} - {"threshold"}
+    own = {"model", "p", "bounds", *(inspect.signature(behind).parameters if behind else ())} - {"threshold", "outputs"}
     knobs: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

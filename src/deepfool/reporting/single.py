@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
-from deepfool.attacks.arguments import Bounds, check_threshold
+from deepfool.attacks.arguments import Bounds
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier, Model
 from deepfool.datasets.pictures import open_picture, read_picture
@@ -119,9 +119,10 @@ def attack_one(
     p: float = 2,
     bounds: Bounds | None = (0, 1),
     threshold: float | None = None,
+    outputs: str = "auto",
     **knobs: Any,
 ) -> Outcome:
-    """Attack one image (c, h, w); `threshold` is where a single-score model decides, whatever the attack.
+    """Attack one image (c, h, w). `threshold` and `outputs` say how to read the model (see `Classifier`).
 
     >>> import torch
     >>> from deepfool.models.sources import resolve
@@ -140,7 +141,7 @@ def attack_one(
     if _needs_eps(function) and "eps" not in wanted:
         wanted["eps"] = 0.0
     complete_knobs(function, wanted)  # says which knob is not known, before anything runs
-    f = Classifier(source.module, threshold=check_threshold(threshold))
+    f = Classifier(source.module, threshold=threshold, outputs=outputs)
     found = _run(function, f, x.unsqueeze(0), given)
     r = found.r[0].detach().cpu()
     with f.frozen(), torch.no_grad():
