@@ -121,7 +121,7 @@ VALUES = np.array([1.0, 2.0, 3.0])
 OTHERS = [
     (Classifier, {"model": NET}, {
         "model": [None, "lenet", 3, [], X], "threshold": [*NO_NUMBERS, math.inf],
-        "probabilities": ["no", 0, 1, []], "memory_budget": [None, *NO_COUNTS],
+        "outputs": [None, "no", 0, True, []], "memory_budget": [None, *NO_COUNTS],
     }),
     (Run, {}, {"folder": [None, "nowhere", 3, True, [], {}, object(), b"x", "\0", ""]}),
     (datasets.load, {"spec": (X, Y)}, {
@@ -154,7 +154,9 @@ OTHERS = [
                 object()],
     }),
     (metrics.accuracy_at, {"records": RECORDS, "eps": 0.1}, {"records": NO_RECORDS, "eps": NO_EPS, "norm": NO_NORM}),
-    (metrics.fooled_within, {"records": RECORDS, "eps": 0.1}, {"records": NO_RECORDS, "eps": NO_EPS[:-1], "norm": NO_NORM}),
+    (metrics.fooled_within, {"records": RECORDS, "eps": 0.1}, {
+        "records": NO_RECORDS, "eps": NO_EPS[:-1], "norm": NO_NORM,
+    }),
     (metrics.confusion, {"records": RECORDS}, {"records": NO_RECORDS}),
     (metrics.per_class, {"records": RECORDS}, {
         "records": NO_RECORDS, "norm": NO_NORM, "seed": [*NO_NUMBERS, -1], "resamples": [None, *NO_COUNTS],

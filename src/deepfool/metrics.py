@@ -231,7 +231,7 @@ def accuracy_curve(records: Records, eps: Sequence[float] | Floats | int = 101, 
         raise RunError("there are no rows to make a curve of.")
     if isinstance(eps, bool | numbers.Integral):
         finite = away[np.isfinite(away)]
-        grid = np.linspace(0.0, float(finite.max(initial=0.0)), check_count(eps, "eps"))  # type: ignore[arg-type]
+        grid = np.linspace(0.0, float(finite.max(initial=0.0)), check_count(eps, "eps"))
     else:
         grid = _as_floats(eps, "eps")
         if grid.ndim != 1 or not len(grid) or grid[0] < 0 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():

@@ -36,6 +36,7 @@ from safetensors import SafetensorError
 
 from deepfool import manifests
 from deepfool.attacks.adversarial import Status
+from deepfool.attacks.arguments import check_path
 from deepfool.errors import RunError
 
 Row = dict[str, Any]
@@ -168,7 +169,7 @@ class Run:
     manifest: Mapping[str, Any] = field(repr=False)
 
     def __init__(self, folder: str | Path) -> None:
-        object.__setattr__(self, "folder", Path(folder))
+        object.__setattr__(self, "folder", check_path(folder, "folder"))
         object.__setattr__(self, "manifest", read_manifest(self.folder))
 
     @property

@@ -96,6 +96,7 @@ NO_START = [value for value in NO_TENSORS if value is not None] + [torch.ones(N,
 COMMON = {
     "model": NO_MODELS, "x": NO_TENSORS, "bounds": NO_BOUNDS, "labels": NO_LABELS, "target": NO_TARGETS,
     "mask": NO_MASKS, "threshold": NO_THRESHOLDS, "tighten": NO_FLAGS,
+    "outputs": [None, "scores", 0, True, [], object()],
 }  # fmt: skip
 OWN = {
     "deepfool": {

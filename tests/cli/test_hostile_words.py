@@ -202,4 +202,3 @@ def test_the_program_itself_shows_no_traceback(tmp_path):
     assert done.stderr.splitlines()[-1].startswith(
         "error: the attack 'os:system' must be a function (model, x, *, ...)"
     )
-    assert app is not None

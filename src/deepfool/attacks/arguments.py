@@ -187,8 +187,8 @@ def as_number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (OverflowError, ValueError):  # a whole number beyond all floats
-        return math.inf if value > 0 else -math.inf
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf if value == abs(value) else -math.inf
 
 
 def as_whole(value: Any) -> int | None:

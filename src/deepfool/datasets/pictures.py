@@ -38,7 +38,7 @@ def open_picture(
     ...
     deepfool.errors.DataError: cat.png cannot be read as an image: ...
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(source, formats=formats) as opened:
@@ -48,7 +48,7 @@ def open_picture(
         raise DataError(f"{name}: there is no such file.") from error
     except DataError:
         raise
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         listed = ", ".join(formats)
         raise DataError(f"{name} cannot be read as an image: it is none of {listed}.", hint=hint) from error
     except Exception as error:  # Pillow's readers raise errors of all kinds on bytes that make no sense
