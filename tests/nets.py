@@ -32,7 +32,8 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         live = (x[:, :1] >= 0.5).to(x.dtype)
-        return torch.cat([1 + 0 * x[:, :1], live * x[:, 1:2]], 1)
+        # Four classes, as the labels of `points` have, and no sum of 1, or they would be taken for probabilities.
+        return torch.cat([1 + 0 * x[:, :1], live * x[:, 1:2], 0 * x[:, :2] - 1], 1)
 
 
 class Narrow(nn.Module):

@@ -235,7 +235,7 @@ def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
     try:
         with f.frozen(), torch.no_grad():
             return f(x).shape[1]
-    except (DeepFoolError, RuntimeError):  # a model for other batches than this: the measurement will tell
+    except (DeepFoolError, RuntimeError, MemoryError):  # a model for other batches than this: the measurement will tell
         return None
 
 
