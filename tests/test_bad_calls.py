@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deepfool import Classifier, Run, datasets, evaluate, finetune, metrics, models
-from deepfool.errors import DeepFoolError
+from deepfool.errors import DataError, DeepFoolError
 from deepfool.records import Records
 
 X, Y = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -221,6 +221,34 @@ def test_other_functions(function, good, argument, value):
     with pytest.raises(DeepFoolError) as caught:
         function(**{**good, argument: value})
     check(str(caught.value))
+
+
+def test_labels_beyond_the_classes_are_named(tmp_path):
+    for run in (evaluate_with, finetune_with):
+        with pytest.raises(DataError, match="has the label 3, but the model has 3 classes, 0 to 2"):
+            run(tmp_path, data=(X, Y + 1))
+    with pytest.raises(DataError, match="has the label 3"):
+        finetune_with(tmp_path, data=(X, Y + 1), perturb="clean")
+
+
+@pytest.mark.parametrize("perturb", ["deepfool", "fgsm", "clean"])
+def test_a_threshold_holds_for_training_and_judges_too(perturb, tmp_path):
+    """The score is the first feature: at 0.5 the model is right, at 0 it would call everything class 1."""
+    net = nn.Linear(4, 1)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.0, 0, 0, 0]]))
+        net.bias.zero_()
+    x = torch.rand(40, 4, generator=torch.Generator().manual_seed(1))
+    data = (x, (x[:, 0] > 0.5).long())
+    tuned = finetune(
+        net, data, test=data, perturb=perturb, epochs=1, judges=("deepfool", "fgsm"), judged=40, device="cpu",
+        cache=tmp_path, threshold=0.5, learning_rate=1e-6,
+    )  # fmt: skip
+    assert tuned.epochs[0].test_error == 0
+    judged = Run(tuned.epochs[0].runs["deepfool"])
+    assert judged.identity["attack"]["knobs"]["threshold"] == 0.5
+    assert {row["label"] for row in judged.rows()} == {0, 1}
+    assert tuned.epochs[0].rho["fgsm"] < 1
 
 
 def test_what_is_good_works(tmp_path):

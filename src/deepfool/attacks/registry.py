@@ -71,7 +71,7 @@ def _check_signature(attack: Attack, name: str) -> Attack:
         raise InputError(f"{expected}, got one whose arguments cannot be seen.") from None
     places = [each for each in parameters if each.kind in _BY_PLACE]
     several = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
-    needed = [each for each in places if each.default is inspect.Parameter.empty]
+    needed = [each for each in places if each.default is inspect.Parameter.empty and each.name not in SET_BY_THE_RUN]
     if (len(places) < 2 and not several) or len(needed) > 2:
         raise InputError(f"{expected}, got ({', '.join(map(str, parameters))}).")
     return attack
