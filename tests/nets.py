@@ -32,7 +32,8 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         live = (x[:, :1] >= 0.5).to(x.dtype)
-        return torch.cat([1 + 0 * x[:, :1], live * x[:, 1:2]], 1)
+        # Four classes, as the labels of `points` have, and no sum of 1, or they would be taken for probabilities.
+        return torch.cat([1 + 0 * x[:, :1], live * x[:, 1:2], 0 * x[:, :2] - 1], 1)
 
 
 class Narrow(nn.Module):
@@ -86,4 +87,13 @@ def deaf() -> nn.Module:
     with torch.no_grad():
         model[1].weight.zero_()
         model[1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
+    return model
+
+
+def brightness() -> nn.Module:
+    """A classifier of 4 x 4 grey pictures with a single score, their mean brightness."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1))
+    with torch.no_grad():
+        model[1].weight.fill_(1 / 16)
+        model[1].bias.zero_()
     return model

@@ -69,7 +69,7 @@ class Classifier:
         self.threshold = check_threshold(threshold)
         self.probabilities = _check_outputs(outputs)
         """Whether the outputs are probabilities; None until the model was looked at."""
-        self.memory_budget = memory_budget
+        self.memory_budget = _check_budget(memory_budget)
         self.batched_rows = True
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
         self.row_bytes: int | None = None
@@ -259,9 +259,19 @@ def check_threshold(threshold: float | None) -> float | None:
     """
     if threshold is None:
         return None
-    if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not math.isfinite(threshold):
-        raise InputError(f"threshold must be a finite number, got {threshold!r}.")
-    return float(threshold)
+    try:
+        if isinstance(threshold, numbers.Real) and not isinstance(threshold, bool) and math.isfinite(threshold):
+            return float(threshold)
+    except OverflowError:  # a whole number beyond all floats
+        pass
+    raise InputError(f"threshold must be a finite number, got {threshold!r:.80}.")
+
+
+def _check_budget(memory_budget: int) -> int:
+    whole = isinstance(memory_budget, numbers.Integral) and not isinstance(memory_budget, bool)
+    if not whole or not 0 < memory_budget < 2**63:
+        raise InputError(f"memory_budget must be a whole number of bytes >= 1, got {memory_budget!r:.80}.")
+    return int(memory_budget)
 
 
 def _check_outputs(outputs: str) -> bool | None:

@@ -19,10 +19,19 @@ import torch
 from torch import nn
 
 from deepfool import __version__, consistency, engines, manifests
-from deepfool.attacks.arguments import Bounds, check_count
+from deepfool.attacks.arguments import (
+    Bounds,
+    as_whole,
+    check_callable,
+    check_count,
+    check_flag,
+    check_optional_count,
+    check_path,
+)
 from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
-from deepfool.errors import InputError, RunError
+from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
 from deepfool.records import Group, Ints, Row, Run, RunWriter
@@ -128,16 +137,24 @@ def evaluate(
     (True, ['adv_label', 'backwards', 'batch'])
     """
     begin = time.monotonic()
-    if not str(out).strip():
-        raise InputError("the run needs a folder, got an empty name.", hint="name one with --out (out= in Python).")
+    if as_whole(batch_size) is not None:
+        batch_size = check_count(batch_size, "batch_size")  # type: ignore[arg-type]
+    workers = check_optional_count(workers, "workers")
+    out = check_path(out, "out")
+    skip_misclassified = check_flag(skip_misclassified, "skip_misclassified")
+    save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
+    check_callable(on_progress, "on_progress")
+    check_callable(on_stop, "on_stop")
     samples = load(data, split=split, size=size)
+    limit, indices, shard = check_optional_count(limit, "limit"), _check_indices(indices), _check_shard(shard)
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
+    check_true_labels(source, samples, selection)
     device = choose_device(device)
     job = _describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
-        may_halve=batch_size == "auto", knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+        may_halve=isinstance(batch_size, str), knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
@@ -186,6 +203,55 @@ def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: e
         warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
 
 
+def _check_indices(indices: Any) -> Sequence[int] | str | None:
+    if indices is None or isinstance(indices, str):
+        return indices
+    try:
+        given = np.asarray(indices)
+    except (TypeError, ValueError, RuntimeError):
+        given = np.zeros((), object)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise InputError(
+            f"indices must be whole numbers in one dimension, or a text such as 0-99,205, got {indices!r:.80}."
+        )
+    return given.tolist()  # type: ignore[no-any-return]
+
+
+def _check_shard(shard: Any) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    if not isinstance(shard, tuple | list) or len(shard) != 2 or any(as_whole(part) is None for part in shard):
+        raise InputError(f"shard must be two whole numbers (i, n) with 1 <= i <= n, got {shard!r:.80}.")
+    return int(shard[0]), int(shard[1])
+
+
+def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
+    """Refuse data whose labels are no classes of the model: every figure that rests on them would be wrong."""
+    largest = int(samples.labels[selection].max())
+    classes = count_classes(source.module, samples.batch(selection[:1].tolist())) if largest > 0 else None
+    if classes is not None and largest >= classes:
+        raise DataError(
+            f"{samples.name} has the label {largest}, but the model has {classes} classes, 0 to {classes - 1}.",
+            hint="give the labels that the model was trained with, or -1 where they are not known.",
+        )
+
+
+def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
+    """How many classes a model has, going by one sample; None where it cannot be asked so.
+
+    >>> count_classes(nn.Linear(4, 3), torch.zeros(1, 4)), count_classes(nn.Linear(4, 1), torch.zeros(1, 4))
+    (3, 2)
+    """
+    weight = next((each for each in module.parameters() if each.is_floating_point()), None)
+    x = x if weight is None else x.to(weight.device, weight.dtype)
+    f = Classifier(module, outputs="logits")  # whatever the scores are, they are only counted
+    try:
+        with f.frozen(), torch.no_grad():
+            return f(x).shape[1]
+    except (DeepFoolError, RuntimeError, MemoryError):  # a model for other batches than this: the measurement will tell
+        return None
+
+
 def choose_device(device: str) -> str:
     """The device to use; "auto" is a GPU if there is one.
 
@@ -196,10 +262,15 @@ def choose_device(device: str) -> str:
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
+    if not isinstance(device, str):
+        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
     try:
-        torch.zeros(1, device=device).cpu()  # there and back: "meta" holds no numbers
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise InputError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"the device {device!r:.80} cannot be used: {why}") from error
+    if torch.device(device).type == "meta":
+        raise InputError("the device 'meta' cannot be used: it holds no values.", hint="cpu, cuda, mps or auto.")
     return device
 
 
@@ -207,9 +278,9 @@ def _describe_job(
     model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
     skip_misclassified: bool, **rest: Any,
 ) -> engines.Job:  # fmt: skip
-    if dtype not in engines.DTYPES:
+    if not isinstance(dtype, str) or dtype not in engines.DTYPES:
         raise InputError(f"dtype must be one of {', '.join(engines.DTYPES)}, got {dtype!r}.")
-    check_count(seed, "seed", least=0)
+    seed = check_count(seed, "seed", least=0)
     function = find_attack(attack)
     if skip_misclassified and not takes(function, "labels"):
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip what is misclassified.")
@@ -254,10 +325,10 @@ def _tell_story(
 
 def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
     """A size that keeps a processor busy without filling the memory: fewer samples the larger they are."""
-    if asked != "auto":
-        if not isinstance(asked, int):
-            raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r}.")
-        return check_count(asked, "batch_size")
+    if not (isinstance(asked, str) and asked == "auto"):
+        if as_whole(asked) is None:
+            raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r:.80}.")
+        return check_count(asked, "batch_size")  # type: ignore[arg-type]
     features = max(1, samples.batch([0])[0].numel())
     most = 128 if device == "cpu" else 512
     fitting = 2**22 * most // 128 // features
@@ -267,10 +338,10 @@ def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
 def _choose_engine(
     engine: str, job: engines.Job, source: Source, workers: int | None, ray_address: str | None
 ) -> Callable[[Iterator[engines.Batch]], Iterator[Group]]:
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
     if workers is not None:
-        check_count(workers, "workers")
+        workers = check_count(workers, "workers")
     if engine == "ray":
         if ray_address is not None:
             engines.check_address(ray_address)  # now, not when everything else is ready

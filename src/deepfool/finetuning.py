@@ -38,13 +38,24 @@ from torch import Tensor, nn
 
 from deepfool import __version__, cache, manifests
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, check_count, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    check_callable,
+    check_count,
+    check_flag,
+    check_number,
+    check_optional_count,
+    check_path,
+    check_share,
+    check_threshold,
+)
 from deepfool.attacks.fast_gradient import smallest_eps
 from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack
 from deepfool.classifier import Classifier, Model
 from deepfool.datasets import Data, load
+from deepfool.datasets.loading import has_splits
 from deepfool.errors import DataError, InputError, ModelError, RunError
-from deepfool.evaluation import choose_device, evaluate
+from deepfool.evaluation import check_true_labels, choose_device, evaluate
 from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.sources import Source, resolve
@@ -148,7 +159,7 @@ def finetune(
     p: float = 2,
     bounds: Bounds | None = None,
     arch: Any = None,
-    split: str = "train",
+    split: str | None = None,
     test_split: str = "test",
     size: int | None = None,
     limit: int | None = None,
@@ -169,7 +180,8 @@ def finetune(
 
     Args:
         model: a spec or a module, as `evaluate` takes it; it is left untouched. Any classifier with weights to train.
-        data, test: what `deepfool.datasets.load` takes; of named data sets `split` and `test_split`.
+        data, test: what `deepfool.datasets.load` takes; of named data sets `split` (train, unless given) and
+            `test_split`.
         perturb: "clean", "fgsm", or an attack: a name of the registry, `module:function`, or a function.
         epochs: extra epochs.
         lr_scale: the learning rate is this times `learning_rate`, throughout.
@@ -203,12 +215,28 @@ def finetune(
     ...     [each.epoch for each in tuned.epochs], tuned.learning_rate, tuned.left_clean
     ([0, 1, 2], 0.005, 0)
     """
-    _check(epochs=epochs, lr_scale=lr_scale, magnify=magnify, mix=mix, judged=judged, seed=seed, judges=judges, p=p)
+    fresh = check_flag(fresh, "fresh")
+    check_callable(on_progress, "on_progress")
+    check_threshold(knobs.get("threshold"))
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputError(f"recipe must be a deepfool.training.Recipe, got {type(recipe).__name__}.")
+    cache, checkpoint = (
+        None if place is None else check_path(place, name)
+        for place, name in ((cache, "cache"), (checkpoint, "checkpoint"))
+    )
+    epochs, seed = check_count(epochs, "epochs", least=0), check_count(seed, "seed", least=0)
+    judged, limit = check_count(judged, "judged"), check_optional_count(limit, "limit")
+    lr_scale, magnify = check_number(lr_scale, "lr_scale", 0, math.inf), check_number(magnify, "magnify", 0, math.inf)
+    mix = check_share(mix, "mix", zero=True)
+    _check_judges(judges, p)
     team = find_team()
     device = team.device(choose_device(device))
     source = resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
     recipe = choose_recipe(model, arch, recipe, learning_rate, lr_scale, epochs, batch_size)
+    split = split or ("train" if has_splits(data) else "test")
     train_data, test_data = load(data, split=split, size=size), load(test, split=test_split, size=size)
+    for samples in (train_data, test_data):
+        check_true_labels(source, samples, np.arange(len(samples)))
     job = _Job(
         team=team, source=source, perturb=perturb, recipe=recipe, magnify=magnify, mix=mix, fresh=fresh,
         judges=tuple(judges), judged=min(judged, len(test_data)), seed=seed, p=check_p(p), bounds=bounds,
@@ -250,7 +278,14 @@ def choose_recipe(
 
 
 def step_by_sign(
-    model: Model | Classifier, x: Tensor, labels: Tensor, *, eps: float, bounds: Bounds | None = None
+    model: Model | Classifier,
+    x: Tensor,
+    labels: Tensor,
+    *,
+    eps: float,
+    bounds: Bounds | None = None,
+    threshold: float | None = None,
+    outputs: str = "auto",
 ) -> Adversarial:
     """FGSM's examples as a training set takes them: the step up the loss of the true label, on every sample.
 
@@ -262,7 +297,7 @@ def step_by_sign(
     tensor([[-0.5000,  0.5000],
             [ 0.5000, -0.5000]])
     """
-    f = Classifier.of(model)
+    f = Classifier.of(model, threshold, outputs)
     with f.frozen():
         x_0 = x.detach().requires_grad_()
         z = f(x_0)
@@ -292,18 +327,9 @@ def _device_of(model: Any) -> torch.device:
     return next((weight.device for weight in weights), torch.device("cpu"))
 
 
-def _check(
-    *, epochs: int, lr_scale: float, magnify: float, mix: float, judged: int, seed: int, judges: Sequence[str], p: float
-) -> None:
-    check_count(epochs, "epochs", least=0)
-    check_count(judged, "judged")
-    check_count(seed, "seed", least=0)
-    check_number(lr_scale, "lr_scale", 0, math.inf)
-    check_number(magnify, "magnify", 0, math.inf)
-    if isinstance(mix, bool) or not isinstance(mix, int | float) or not 0 <= mix <= 1:
-        raise InputError(f"mix must be a share in [0, 1], got {mix!r}.")
-    if isinstance(judges, str):
-        raise InputError(f"judges must be a list of names, got {judges!r}.", hint=f"judges=({judges!r},)")
+def _check_judges(judges: Sequence[str], p: float) -> None:
+    if isinstance(judges, str) or not isinstance(judges, Sequence):
+        raise InputError(f"judges must be a list of names, got {judges!r:.80}.", hint='judges=("deepfool",)')
     for judge in judges:
         find_attack(judge)
         if judge == "fgsm" and check_p(p) not in (2, math.inf):
@@ -364,6 +390,11 @@ class _Job:
     device: str
     on_progress: OnProgress
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the model is read as a classifier: not the attack's alone, but for training and judges too."""
+        return {name: self.knobs[name] for name in ("threshold", "outputs") if name in self.knobs}
+
     def settings(self) -> dict[str, Any]:
         """What the result depends on, as JSON has it."""
         attack = None if self.perturb == "clean" else _identify_attack(self.perturb, self.knobs)
@@ -401,7 +432,7 @@ def _tune(job: _Job, checkpoint: Path | None) -> FineTuned:
     if not past:
         past.append(judge(0))
     joined, stepping = team.join(model, optimizer)
-    score = _read_scores(joined)
+    score = _read_scores(joined, **job.reading)
     batches = math.ceil(len(labels) / recipe.batch_size)
     device = next(model.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -437,9 +468,9 @@ def _check_trainable(model: nn.Module) -> None:
         )
 
 
-def _read_scores(model: nn.Module) -> Callable[[Tensor], Tensor]:
+def _read_scores(model: nn.Module, **reading: Any) -> Callable[[Tensor], Tensor]:
     """The class scores of any model: single logits, outputs in a tuple or a dict, and so on."""
-    f, dtype = Classifier(model), next(model.parameters()).dtype
+    f, dtype = Classifier(model, **reading), next(model.parameters()).dtype
     return lambda x: f(x.to(dtype))
 
 
@@ -535,7 +566,7 @@ def _complete_knobs(job: _Job) -> dict[str, Any]:
         count = min(job.train.count, EPS_SAMPLES)
         data = job.train.data.batch(range(count)).to(job.device), job.train.data.labels[:count].to(job.device)
         model = copy.deepcopy(job.source.module).to(job.device).float()
-        found = smallest_eps(model, data, share=SHARE, bounds=job.bounds)
+        found = smallest_eps(model, data, share=SHARE, bounds=job.bounds, **job.reading)
         if not found.reached:
             raise RunError(str(found), hint="give eps=... yourself.")
         knobs["eps"] = found.eps
@@ -606,18 +637,18 @@ def _identify_attack(attack: str | Attack, knobs: Mapping[str, Any]) -> dict[str
 
 
 def _judge(job: _Job, model: nn.Module, epoch: int, labels: Tensor) -> Epoch:
-    score = _read_scores(model)
+    score = _read_scores(model, **job.reading)
     error = test_error(model, job.test.data.images(), labels, scores=score)
     rho: dict[str, float] = {}
     censored: dict[str, int] = {}
     runs: dict[str, str] = {}
     weights = job.source.fingerprint if epoch == 0 else fingerprint(model, job.source.spec)
-    bounds = {} if job.bounds is None else {"bounds": job.bounds}
+    knobs = {**({} if job.bounds is None else {"bounds": job.bounds}), **job.reading}
     for name in job.judges:
         if name == "fgsm":
             rho[name] = _rho_by_sign(job, model, labels)
             continue
-        plan = _Measurement(job, weights, job.test, name, p=job.p, knobs=bounds, limit=job.judged)
+        plan = _Measurement(job, weights, job.test, name, p=job.p, knobs=knobs, limit=job.judged)
         run = plan.run(job.original if epoch == 0 else model, "judging", epoch)
         records = run.records()
         rho[name] = rho_adv(records, "p").value
@@ -630,5 +661,6 @@ def _rho_by_sign(job: _Job, model: nn.Module, labels: Tensor) -> float:
     """The mean of ||r|| / ||x|| at the eps at which FGSM misclassifies 90 % of the samples."""
     weight = next(model.parameters())
     x = job.test.data.batch(range(job.judged)).to(weight.device, weight.dtype)
-    found = smallest_eps(model, (x, labels[: job.judged].to(weight.device)), share=SHARE, bounds=job.bounds)
+    labels = labels[: job.judged].to(weight.device)
+    found = smallest_eps(model, (x, labels), share=SHARE, bounds=job.bounds, **job.reading)
     return found.rho_linf if math.isinf(job.p) else found.rho_l2

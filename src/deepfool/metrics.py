@@ -19,6 +19,7 @@ Intervals are at 95 % unless told otherwise: BCa bootstrap (Efron 1987) for mean
 from __future__ import annotations
 
 import math
+import numbers
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from deepfool.attacks.adversarial import Status
+from deepfool.attacks.arguments import as_number, check_count, check_number
 from deepfool.consistency import list_cautions
 from deepfool.errors import InputError, RunError
 from deepfool.records import NORMS, Floats, Ints, Records, Row, Run
@@ -67,7 +69,7 @@ def rho_adv(
     >>> round(bound.value, 12), bound.exact, bound.high
     (0.15, False, inf)
     """
-    ratios = relative_distances(records, norm)
+    ratios = relative_distances(_check_records(records), norm)
     censored = int(np.isinf(ratios).sum())
     found = mean_with_interval(
         np.where(np.isinf(ratios), 0.0, ratios), confidence=confidence, seed=seed, resamples=resamples
@@ -79,7 +81,7 @@ def rho_adv(
 
 def relative_distances(records: Records, norm: str = "l2") -> Floats:
     """||r|| / ||x|| of the samples that were searched and that have one; infinite where censored."""
-    ratios = records.ratio(_known(norm))
+    ratios = _check_records(records).ratio(_known(norm))
     found: Floats = ratios[(records.status != Status.MISCLASSIFIED) & ~np.isnan(ratios)]
     return found
 
@@ -93,6 +95,8 @@ def mean_with_interval(
     >>> found.value, found.low < 2 < 3 < found.high
     (2.5, True)
     """
+    values, confidence = _check_values(values), check_number(confidence, "confidence", 0, 1)
+    seed, resamples = check_count(seed, "seed", least=0), check_count(resamples, "resamples")
     n = len(values)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -138,6 +142,8 @@ def quantile(values: Floats, q: float, *, confidence: float = 0.95) -> Estimate:
     >>> quantile(np.array([1.0, math.inf, math.inf]), 0.5).value
     inf
     """
+    values, confidence = _check_values(values), check_number(confidence, "confidence", 0, 1)
+    q = check_number(q, "q", 0, 1)
     n = len(values)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -170,6 +176,10 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Estimate:
     >>> share(5, 10).value
     0.5
     """
+    count, total = check_count(count, "count", least=0), check_count(total, "total", least=0)
+    confidence = check_number(confidence, "confidence", 0, 1)
+    if count > total:
+        raise InputError(f"count must not exceed total, got {count} of {total}.")
     if total == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -205,7 +215,7 @@ class Curve:
 
 def distances(records: Records, norm: str = "p") -> Floats:
     """How far each sample is from being wrong: 0 if it is wrong already, infinite where censored."""
-    return np.where(records.misclassified, 0.0, records.r[_known(norm)])
+    return np.where(_check_records(records).misclassified, 0.0, records.r[_known(norm)])
 
 
 def accuracy_curve(records: Records, eps: Sequence[float] | Floats | int = 101, norm: str = "p") -> Curve:
@@ -220,11 +230,11 @@ def accuracy_curve(records: Records, eps: Sequence[float] | Floats | int = 101, 
     away = distances(records, norm)
     if len(away) == 0:
         raise RunError("there are no rows to make a curve of.")
-    if isinstance(eps, int):
+    if isinstance(eps, bool | numbers.Integral):
         finite = away[np.isfinite(away)]
-        grid = np.linspace(0.0, float(finite.max(initial=0.0)), eps)
+        grid = np.linspace(0.0, float(finite.max(initial=0.0)), check_count(eps, "eps"))
     else:
-        grid = np.asarray(eps, np.float64)
+        grid = _as_floats(eps, "eps")
         if grid.ndim != 1 or not len(grid) or grid[0] < 0 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():
             raise InputError("eps must be finite numbers >= 0 that do not fall.")
     n = len(away)
@@ -243,7 +253,7 @@ def accuracy_at(records: Records, eps: float, norm: str = "p") -> tuple[float, f
     >>> accuracy_at(Records.of(rows, p=2), 1.0)
     (0.0, 0.5)
     """
-    curve = accuracy_curve(records, [eps], norm)
+    curve = accuracy_curve(records, [_check_eps(eps)], norm)
     return float(curve.low[0]), float(curve.accuracy[0])
 
 
@@ -255,10 +265,11 @@ def fooled_within(records: Records, eps: float, norm: str = "p") -> tuple[float,
     >>> fooled_within(Records.of(rows, p=2), 1.0)
     (0.5, 1.0)
     """
-    tried = records.status != Status.MISCLASSIFIED
+    tried = _check_records(records).status != Status.MISCLASSIFIED
+    norm, eps = _known(norm), _check_eps(eps)
     if not tried.any():
         return math.nan, math.nan
-    found = float((records.r[_known(norm)][tried] <= eps).mean())
+    found = float((records.r[norm][tried] <= eps).mean())
     return found, found + float(records.censored[tried].mean())
 
 
@@ -269,7 +280,7 @@ def confusion(records: Records) -> Ints:
     >>> confusion(Records.of(rows, p=2)).tolist()
     [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
     """
-    fooled = records.fooled
+    fooled = _check_records(records).fooled
     there, here = records.label[fooled], records.adv_label[fooled]
     c = int(max(there.max(initial=-1), here.max(initial=-1))) + 1
     counts = np.zeros((c, c), np.int64)
@@ -285,7 +296,7 @@ def per_class(records: Records, norm: str = "l2", *, seed: int = 0, resamples: i
     [0.1, 0.2]
     """
     found = {}
-    for label in np.unique(records.label).tolist():
+    for label in np.unique(_check_records(records).label).tolist():
         part = records.pick(records.label == label)
         found[label] = {
             "samples": len(part),
@@ -302,6 +313,7 @@ def share_fooled(records: Records) -> Estimate:
     >>> share_fooled(Records.of([{"index": 0, "status": "FOOLED"}, {"index": 1, "status": "STUCK"}], p=2)).value
     0.5
     """
+    _check_records(records)
     return share(int(records.fooled.sum()), int((records.status != Status.MISCLASSIFIED).sum()))
 
 
@@ -311,7 +323,7 @@ def count_iterations(records: Records) -> dict[str, float]:
     >>> count_iterations(Records.of([{"index": i, "status": "FOOLED", "iterations": i} for i in (1, 2, 6)], p=2))
     {'mean': 3.0, 'median': 2.0, 'max': 6}
     """
-    steps = records.iterations[records.status != Status.MISCLASSIFIED]
+    steps = _check_records(records).iterations[records.status != Status.MISCLASSIFIED]
     if not len(steps):
         return {"mean": math.nan, "median": math.nan, "max": 0}
     return {"mean": float(steps.mean()), "median": float(np.median(steps)), "max": int(steps.max())}
@@ -323,7 +335,7 @@ def clean_accuracy(records: Records) -> Estimate:
     >>> clean_accuracy(Records.of([{"index": 0, "label": 1, "true_label": 1, "status": "FOOLED"}], p=2)).value
     1.0
     """
-    labelled = records.true_label >= 0
+    labelled = _check_records(records).true_label >= 0
     return share(int((labelled & (records.true_label == records.label)).sum()), int(labelled.sum()))
 
 
@@ -362,6 +374,9 @@ def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95
     >>> found.larger_in_b, round(found.mean_difference.value, 4), found.p_value < 0.05
     (8, 0.0135, True)
     """
+    _check_records(a)
+    _check_records(b)
+    norm, confidence = _known(norm), check_number(confidence, "confidence", 0, 1)
     _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
     one, other = a.pick(in_a), b.pick(in_b)
     if not np.allclose(one.x[norm], other.x[norm], rtol=1e-5, atol=0, equal_nan=True):
@@ -418,6 +433,7 @@ def _signed_rank(difference: Floats) -> float:
 
 def check_same_data(a: Run, b: Run) -> None:
     """Refuse to compare runs on different data."""
+    _check_runs(a, b)
     mine, theirs = a.identity["data"]["sha256"], b.identity["data"]["sha256"]
     if mine != theirs:
         names = [run.manifest["data"]["name"] for run in (a, b)]
@@ -429,6 +445,7 @@ def check_same_data(a: Run, b: Run) -> None:
 
 def shared_norm(a: Run, b: Run, norm: str | None) -> str:
     """The norm to compare in: the one asked for, or the one that both attacks minimised."""
+    _check_runs(a, b)
     if norm is not None and norm != "p":
         return _known(norm)
     if a.p != b.p:
@@ -449,6 +466,7 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
     >>> summary["samples"], summary["status"]["FOOLED"], summary["warnings"]
     (8, 8, [])
     """
+    _check_runs(run)
     records = run.records()
     warnings = find_warnings(run, records)
     own = f"l{run.p:g}"
@@ -487,8 +505,9 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
 
 def find_warnings(run: Run, records: Records) -> list[str]:
     """What a reader of the figures has to know."""
+    _check_runs(run)
     found = []
-    if len(records) < run.expected:
+    if len(_check_records(records)) < run.expected:
         found.append(f"the run is not complete: {len(records)} of {run.expected} samples are there.")
     if censored := int(records.censored.sum()):
         kinds = ", ".join(
@@ -518,6 +537,45 @@ def _known(norm: str) -> str:
     if norm not in NORMS:
         raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}.")
     return norm
+
+
+def _check_records(records: Records) -> Records:
+    if not isinstance(records, Records):
+        raise InputError(
+            f"records must be the Records of a run, got {type(records).__name__}.", hint="Run(folder).records()."
+        )
+    return records
+
+
+def _check_runs(*runs: Run) -> None:
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(f"a Run was expected, got {type(run).__name__}.", hint="deepfool.Run(folder).")
+
+
+def _check_values(values: Floats) -> Floats:
+    """Distances: numbers in one dimension, none of them NaN."""
+    found = _as_floats(values, "values")
+    if found.ndim != 1 or np.isnan(found).any():
+        raise InputError(f"values must be numbers in one dimension, without NaN, got shape {found.shape}.")
+    return found
+
+
+def _as_floats(values: Any, name: str) -> Floats:
+    try:
+        given = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers, got {type(values).__name__}: {error}") from error
+    if given.dtype.kind not in "iuf":
+        raise InputError(f"{name} must be numbers, got {type(values).__name__} of {given.dtype}.")
+    return given.astype(np.float64)
+
+
+def _check_eps(eps: float) -> float:
+    number = as_number(eps)
+    if number is None or not number >= 0:
+        raise InputError(f"eps must be a number >= 0, got {eps!r:.80}.")
+    return number
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,11 +24,11 @@ def check_p(p: float) -> float:
     inf
     """
     try:
-        value = float(p)
-    except (TypeError, ValueError):
+        value = math.nan if isinstance(p, bool | np.bool_) else float(p)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if not value >= 1:
-        raise InputError(f"p must be a number in [1, inf], got {p!r}.", hint="1, 2 and inf are the usual norms.")
+        raise InputError(f"p must be a number in [1, inf], got {p!r:.80}.", hint="1, 2 and inf are the usual norms.")
     return value
 
 

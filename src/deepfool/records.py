@@ -38,6 +38,7 @@ from safetensors import SafetensorError
 
 from deepfool import manifests
 from deepfool.attacks.adversarial import Status
+from deepfool.attacks.arguments import check_path
 from deepfool.attacks.registry import ATTACKS
 from deepfool.errors import InputError, RunError
 
@@ -181,7 +182,7 @@ class Run:
     manifest: Mapping[str, Any] = field(repr=False)
 
     def __init__(self, folder: str | Path) -> None:
-        object.__setattr__(self, "folder", Path(folder))
+        object.__setattr__(self, "folder", check_path(folder, "folder"))
         object.__setattr__(self, "manifest", read_manifest(self.folder))
 
     @property

@@ -73,13 +73,33 @@ def test_table_and_figure(run, tmp_path):
 def test_attack_writes_an_image_that_fools(digit, tmp_path):
     done = call("attack", digit, "--model", "lenet-mnist", "-o", tmp_path / "out.png")
     source = resolve("lenet-mnist")
-    assert classify(source, read_back(digit)) == 3
-    written = classify(source, read_back(tmp_path / "out.png"))
+    assert classify(source.module, read_back(digit)) == 3
+    written = classify(source.module, read_back(tmp_path / "out.png"))
     assert written != 3
     assert f"in 8 bits still {written}" in done.stderr
     assert "rho 0." in done.stdout
     with Image.open(tmp_path / "out-panels.png") as panels:
         assert panels.width > 3 * 300
+
+
+@pytest.mark.parametrize("attack", ["deepfool", "smallest"])
+def test_a_threshold_holds_for_the_image_that_is_written(tmp_path, attack):
+    """The rounded image, what is read back, and the attack beside it are all judged at the same threshold."""
+    Image.fromarray(np.full((4, 4), 100, np.uint8)).save(tmp_path / "grey.png")  # 0.39: dark at 0.5, bright at 0
+    words = ("attack", tmp_path / "grey.png", "--model", "py:tests.nets:brightness", "--grey", "--attack", attack)
+    done = call(*words, "--knob", "threshold=0.5", "-o", tmp_path / "out.png", "--compare", "fgsm", "--json")
+    rows = json.loads(done.stdout)["attacks"]
+    assert [(row["label"], row["adv_label"]) for row in rows] == [(0, 1), (0, 1)]
+    assert [row["before"][0]["label"] for row in rows] == [0, 0]
+    written = read_back(tmp_path / "out.png")
+    assert float(written.mean()) > 0.5
+    assert "in 8 bits still class 1" in done.stderr
+
+
+@pytest.mark.parametrize("threshold", ["nan", "inf", "high", "true", "[1]"])
+def test_a_threshold_that_is_no_number_is_refused(digit, threshold):
+    with pytest.raises(InputError, match="threshold must be a finite number"):
+        call("attack", digit, "--model", "lenet-mnist", "--knob", f"threshold={threshold}")
 
 
 def test_attack_as_json(digit):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,40 @@ def test_fingerprint_is_the_content() -> None:
     assert load((x.t().contiguous().t(), y)).fingerprint() == known.hexdigest()  # strides are not content
     changed = [(x + 1, y), (x, 1 - y), (x.view(2, 2, 3), y), (x.float(), y), (x.flip(0), y)]
     assert len({known.hexdigest(), *(load(pair).fingerprint() for pair in changed)}) == 6
+
+
+@pytest.mark.parametrize("dtype", ["longdouble", "complex64", "U3", "datetime64[s]", "clongdouble"])
+def test_numbers_that_torch_does_not_have(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)).astype(dtype), y=[0, 1, 1])
+    with pytest.raises(DataError, match=r"64 bits cannot be used|expected an array of numbers"):
+        load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_labels_that_do_not_fit() -> None:
+    with pytest.raises(DataError, match="must be class numbers, got 18446744073709551615"):
+        load((np.zeros((2, 3), np.float32), np.array([0, 2**64 - 1], np.uint64)))
+
+
+@pytest.mark.parametrize("flaw", ["header", "huge", "encrypted"])
+def test_archives_made_to_trip(tmp_path: Path, flaw: str) -> None:
+    """Whatever NumPy and zipfile raise, the file is named."""
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2), np.float32), y=[0, 1, 1])
+    content = (tmp_path / "a.npz").read_bytes()
+    if flaw == "header":
+        content = content.replace(b"'shape': (3, 2)", b"'shape': (3, x)")
+    elif flaw == "huge":
+        content = content.replace(b"'shape': (3, 2), }     ", b"'shape': (9999999999,)}")
+    else:
+        headers = re.compile(rb"(PK\x01\x02.{4}|PK\x03\x04.{2}).", re.DOTALL)
+        content = headers.sub(lambda found: found[1] + b"\x01", content)
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npz"):
+        load(f"npz:{tmp_path / 'a.npz'}")
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "", None, 3])
+def test_arrays_have_no_splits(tmp_path: Path, split: object) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2), np.float32), y=[0, 1, 1])
+    for data in (f"npz:{tmp_path / 'a.npz'}", (torch.zeros(2, 3), [0, 1])):
+        with pytest.raises(InputError, match=r"no splits to choose from|split must be"):
+            load(data, split=split)

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from deepfool.datasets import load
+from deepfool.datasets.pictures import SUFFIXES
 from deepfool.errors import DataError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -261,3 +262,52 @@ def test_real_imagenet_images(imagenet: Path) -> None:
     assert x.shape == (4, 3, 224, 224)
     assert 0 <= float(x.min()) < 0.1
     assert 0.9 < float(x.max()) <= 1
+
+
+@pytest.mark.parametrize("labels", [None, "labels.json", "labels.csv"])
+@pytest.mark.parametrize("odd", ["a/lost.png", "lost.png", "lost"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_neither_file_nor_folder_is_named(tmp_path: Path, labels: str | None, odd: str, kind: str) -> None:
+    """A link that leads nowhere may have been an image or a whole class; a pipe must not be waited for."""
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
+    if labels:
+        (tmp_path / labels).write_text('{"a/1.png": 0}' if labels.endswith("json") else "a/1.png,0\n")
+    if kind == "link":
+        (tmp_path / odd).symlink_to(tmp_path / "nowhere")
+    else:
+        os.mkfifo(tmp_path / odd)
+    match = "lost.* is a link that leads nowhere" if kind == "link" else "lost.* is neither a file nor a folder"
+    with pytest.raises(DataError, match=match):
+        load(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["labels.json", "labels.csv"])
+def test_a_list_of_labels_that_leads_nowhere(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
+    (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="leads nowhere"):
+        load(f"folder:{tmp_path}")
+
+
+def test_no_other_formats_than_those_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow reads by content, not by name: an EPS would start Ghostscript."""
+    from PIL import EpsImagePlugin
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", never)
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "cat.eps")
+    (tmp_path / "a" / "cat.eps").rename(tmp_path / "a" / "cat.png")
+    with pytest.raises(DataError, match=r"cat\.png cannot be read as an image: it is none of JPEG, PNG"):
+        load(f"folder:{tmp_path}").batch([0])
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+def test_every_format_that_is_named_is_read(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("L" if suffix == ".pgm" else "RGB", (8, 8), 128).save(tmp_path / "a" / f"1{suffix}")
+    assert load(f"folder:{tmp_path}", size=8).batch([0]).shape == (1, 3, 8, 8)

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_number,
+    check_optional_count,
+    check_threshold,
+)
 from deepfool.attacks.linearization import choose_classes
 from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
@@ -69,13 +78,14 @@ def fab(
     if p not in (1, 2, math.inf):
         raise InputError(f"fab works in the norms p = 1, 2 and inf, got {p!r}.", hint="deepfool takes any p.")
     check_inputs(x)
-    check_count(steps, "steps")
-    check_number(alpha_max, "alpha_max", 0, 1)
-    check_number(beta, "beta", 0, 1)
-    check_number(eta, "eta", 1 - 1e-12, math.inf)
-    for name, count in (("candidates", candidates), ("one_by_one", one_by_one)):
-        if count is not None:
-            check_count(count, name)
+    steps = check_count(steps, "steps")
+    alpha_max = check_number(alpha_max, "alpha_max", 0, 1)
+    beta = check_number(beta, "beta", 0, 1)
+    eta = check_number(eta, "eta", 1 - 1e-12, math.inf)
+    candidates = check_optional_count(candidates, "candidates")
+    one_by_one = check_optional_count(one_by_one, "one_by_one")
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepfool.attacks.arguments import check_bounds, check_inputs
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance, norm, step, step_in_box
 
@@ -45,15 +46,9 @@ def affine(
     tensor([5.])
     """
     p = check_p(p)
-    if weight.ndim == 1:  # a single score f is the pair of scores (0, f)
-        weight = torch.stack([torch.zeros_like(weight), weight])
-        bias = torch.stack([torch.zeros_like(bias.reshape(())), bias.reshape(())])
-    c, d = weight.shape
-    if x.ndim != 2 or x.shape[1] != d or bias.shape != (c,):
-        raise InputError(
-            f"expected x (n, {d}) and bias ({c},) for a weight of shape ({c}, {d}), "
-            f"got {tuple(x.shape)} and {tuple(bias.shape)}."
-        )
+    weight, bias = _check(weight, bias, x)
+    c = len(weight)
+    lower, upper = check_bounds(bounds, x, x)
     scores = x @ weight.T + bias
     label = scores.argmax(1)
     best = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
@@ -61,10 +56,9 @@ def affine(
     for k in range(c):
         w_k = weight[k] - weight[label]
         gap = (scores.gather(1, label[:, None])[:, 0] - scores[:, k]).clamp_min(0)
-        if bounds is None:
+        if lower is None or upper is None:
             r_k, size = step(gap, w_k, p), distance(gap, w_k, p)
         else:
-            lower, upper = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in bounds)
             room = torch.where(w_k > 0, upper - x, x - lower)
             r_k, possible = step_in_box(gap, w_k, room, p)
             size = torch.where(possible, norm(r_k, p), math.inf)
@@ -73,3 +67,26 @@ def affine(
         best_r = torch.where(closer[:, None], r_k, best_r)
         best_k = torch.where(closer, k, best_k)
     return Nearest(best_r, best, label, best_k)
+
+
+def _check(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (c, d) and bias (c,) of a classifier that takes these x (n, d), or an error."""
+    check_inputs(weight, "weight")
+    check_inputs(x)
+    check_inputs(bias.reshape(-1) if isinstance(bias, Tensor) and bias.ndim == 0 else bias, "bias")
+    if not (weight.dtype == bias.dtype == x.dtype and weight.device == bias.device == x.device):
+        told = ", ".join(f"{each.dtype} on {each.device}" for each in (weight, bias, x))
+        raise InputError(f"weight, bias and x must be of one type and on one device, got {told}.")
+    if weight.ndim == 1 and bias.numel() == 1:  # a single score f is the pair of scores (0, f)
+        weight = torch.stack([torch.zeros_like(weight), weight])
+        bias = torch.stack([torch.zeros_like(bias.reshape(())), bias.reshape(())])
+    if weight.ndim != 2 or bias.shape != weight.shape[:1] or len(weight) == 0:
+        raise InputError(
+            "weight must be (c, d) with a bias (c,), or (d,) with a single bias, "
+            f"got {tuple(weight.shape)} and {tuple(bias.shape)}."
+        )
+    if x.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise InputError(
+            f"expected x (n, {weight.shape[1]}) for a weight of shape {tuple(weight.shape)}, got {tuple(x.shape)}."
+        )
+    return weight, bias

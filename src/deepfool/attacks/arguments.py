@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.attacks.adversarial import Adversarial
+from deepfool.classifier import check_threshold as check_threshold
 from deepfool.errors import InputError
 
 Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
@@ -18,8 +23,11 @@ Candidates: TypeAlias = "int | str | None"
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+LARGEST = 2**63 - 1
+"""The largest whole number that torch takes."""
 
-def check_inputs(x: Any) -> Tensor:
+
+def check_inputs(x: Any, name: str = "x") -> Tensor:
     """x as a floating-point tensor with a batch dimension and finite values, or an error that says what came.
 
     >>> check_inputs(torch.tensor([[1, 2]]))
@@ -29,46 +37,122 @@ def check_inputs(x: Any) -> Tensor:
     x.float() / 255.
     """
     if not isinstance(x, Tensor):
-        raise InputError(f"x must be a torch.Tensor, got {type(x).__name__}.", hint="torch.as_tensor(x).")
+        raise InputError(f"{name} must be a torch.Tensor, got {type(x).__name__}.", hint=f"torch.as_tensor({name}).")
+    check_dense(x, name)
     if x.dtype not in FLOATS:
-        hint = "pixels in 0..255 become x.float() / 255." if not x.is_complex() else "split real and imaginary parts."
-        raise InputError(f"x must hold floating-point values, got {x.dtype}.", hint=hint)
+        hint = f"pixels in 0..255 become {name}.float() / 255."
+        if x.is_complex():
+            hint = "split real and imaginary parts."
+        raise InputError(f"{name} must hold floating-point values, got {x.dtype}.", hint=hint)
     if x.ndim == 0:
-        raise InputError("x must have a batch dimension, got a single number.", hint="x.view(1, 1).")
+        raise InputError(f"{name} must have a batch dimension, got a single number.", hint=f"{name}.view(1, 1).")
     if not bool(x.isfinite().all()):
         bad = (~x.isfinite()).flatten(1).any(1) if x.ndim > 1 else ~x.isfinite()
         rows = bad.nonzero()[:, 0].tolist()
-        raise InputError(f"x must be finite, got NaN or infinity in {_listed(rows)}.")
+        raise InputError(f"{name} must be finite, got NaN or infinity in {_listed(rows)}.")
+    return x
+
+
+def check_dense(x: Tensor, name: str) -> Tensor:
+    """A tensor whose values are there, each in its place; or an error that says how to get one.
+
+    >>> check_dense(torch.eye(2).to_sparse(), "x")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: x must be a dense tensor, got torch.sparse_coo. Hint: x.to_dense().
+    """
+    if x.is_quantized:
+        raise InputError(f"{name} must hold plain numbers, got the quantised {x.dtype}.", hint=f"{name}.dequantize().")
+    if x.is_nested:
+        raise InputError(f"{name} must be a dense tensor, got a nested one.", hint="bring the samples to one shape.")
+    if x.layout != torch.strided:
+        raise InputError(f"{name} must be a dense tensor, got {x.layout}.", hint=f"{name}.to_dense().")
+    if x.device.type == "meta":
+        raise InputError(f"{name} must hold values, got a meta tensor, which has none.")
     return x
 
 
 def check_number(value: float, name: str, low: float, high: float) -> float:
-    """A number strictly between two others, or an error.
+    """A number strictly between two others, or an error; NumPy's scalars will do.
 
-    >>> check_number(0.5, "share", 0, 1)
-    0.5
+    >>> check_number(0.5, "share", 0, 1), check_number(np.float64(0.5), "share", 0, 1)
+    (0.5, 0.5)
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-        raise InputError(f"{name} must be a number between {low:g} and {high:g}, got {value!r}.")
-    return float(value)
+    number = as_number(value)
+    if number is None or not low < number < high:
+        raise InputError(f"{name} must be a number between {low:g} and {high:g}, got {value!r:.80}.")
+    return number
+
+
+def check_share(value: float, name: str, *, zero: bool = False) -> float:
+    """A number in (0, 1], or in [0, 1] if `zero` will do; or an error.
+
+    >>> check_share(1, "share")
+    1.0
+    """
+    number = as_number(value)
+    if number is None or not 0 <= number <= 1 or (number == 0 and not zero):
+        expected = "a share in [0, 1]" if zero else "a number in (0, 1]"
+        raise InputError(f"{name} must be {expected}, got {value!r:.80}.")
+    return number
 
 
 def check_overshoot(value: float) -> float:
     """How far to go beyond a boundary, relative to the perturbation: a finite number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"overshoot must be a finite number >= 0, got {value!r}.", hint="DeepFool's paper has 0.02.")
-    return float(value)
+    number = as_number(value)
+    if number is None or not 0 <= number < math.inf:
+        raise InputError(
+            f"overshoot must be a finite number >= 0, got {value!r:.80}.", hint="DeepFool's paper has 0.02."
+        )
+    return number
 
 
 def check_count(value: int, name: str, least: int = 1) -> int:
-    """A whole number of at least `least`, or an error.
+    """A whole number of at least `least`, or an error; NumPy's scalars will do.
 
-    >>> check_count(50, "max_iter")
-    50
+    >>> check_count(50, "max_iter"), check_count(np.int64(50), "max_iter")
+    (50, 50)
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
-    return value
+    number = as_whole(value)
+    if number is None or number < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {value!r:.80}.")
+    if number > LARGEST:
+        raise InputError(f"{name} must be a whole number up to {LARGEST}, got one of {len(str(number))} digits.")
+    return number
+
+
+def check_flag(value: bool, name: str) -> bool:
+    """True or False, Python's or NumPy's; or an error. A text such as "no" would count as true.
+
+    >>> check_flag(np.bool_(True), "tighten")
+    True
+    >>> check_flag("no", "tighten")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: tighten must be True or False, got 'no'.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} must be True or False, got {value!r:.80}.")
+    return bool(value)
+
+
+def check_path(value: Any, name: str) -> Path:
+    """A text or a path as a Path, or an error.
+
+    >>> check_path("runs/a", "out").as_posix()
+    'runs/a'
+    """
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise InputError(f"{name} must be a path, got {value!r:.80}.")
+    if not str(value).strip():
+        raise InputError(f"{name} needs a name, got an empty one.")
+    return Path(value)
+
+
+def check_callable(value: Any, name: str) -> None:
+    """Something that can be called, or an error."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {value!r:.80}.")
 
 
 def check_candidates(value: Candidates) -> Candidates:
@@ -77,18 +161,86 @@ def check_candidates(value: Candidates) -> Candidates:
     >>> check_candidates("all")
     'all'
     """
-    if value is None or value in ("auto", "all"):
+    if value is None or (isinstance(value, str) and value in ("auto", "all")):
         return value
-    if isinstance(value, str):
-        raise InputError(f'candidates must be "auto", "all" or a whole number >= 1, got {value!r}.')
-    return check_count(value, "candidates")
+    if as_whole(value) is None:
+        raise InputError(f'candidates must be "auto", "all" or a whole number >= 1, got {value!r:.80}.')
+    return check_count(value, "candidates")  # type: ignore[arg-type]
+
+
+def check_optional_count(value: int | None, name: str) -> int | None:
+    """None, or a whole number of at least 1; or an error.
+
+    >>> check_optional_count(None, "candidates")
+    """
+    return None if value is None else check_count(value, name)
+
+
+def as_number(value: Any) -> float | None:
+    """A real number as a float: Python's, NumPy's, or the one entry of a tensor without dimensions. None: it is none.
+
+    Booleans are no numbers: where one is given for a number, something else was meant.
+
+    >>> as_number(np.float32(0.5)), as_number(torch.tensor(2)), as_number(True), as_number("2")
+    (0.5, 2.0, None, None)
+    """
+    value = _as_scalar(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf if value == abs(value) else -math.inf
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number as an int: Python's, NumPy's, or that of a tensor without dimensions. None: it is none.
+
+    >>> as_whole(np.int64(3)), as_whole(3.0), as_whole(False)
+    (3, None, None)
+    """
+    value = _as_scalar(value)
+    return None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
+
+
+def _as_scalar(value: Any) -> Any:
+    """What NumPy and torch wrap into scalars, as Python has it; anything else as it is."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return value.item()
+    if isinstance(value, Tensor) and value.ndim == 0 and value.layout == torch.strided:
+        usable = value.device.type != "meta" and not value.is_quantized
+        return value.item() if usable else value
+    return value
+
+
+def as_tensor(value: Any, name: str, expected: str, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers, lists of them (read as `dtype`), arrays and dense tensors as a tensor; anything else is refused.
+
+    >>> as_tensor("0", "mask", "a number or a tensor", torch.device("cpu"))
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: mask must be a number or a tensor, got '0'.
+    """
+    if isinstance(value, Tensor):
+        return check_dense(value, name).detach().to(device)
+    if value is None or isinstance(value, str | bytes):
+        raise InputError(f"{name} must be {expected}, got {value!r:.80}.")
+    known = isinstance(value, np.ndarray | np.generic)  # has a type of its own; `dtype` is that of bare numbers
+    try:
+        return torch.as_tensor(value, device=device, dtype=None if known else dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{name} must be {expected}, got {type(value).__name__}: {error}") from error
 
 
 def check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tensor | None, Tensor | None]:
     if bounds is None:
         return None, None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise InputError(f"bounds must be a pair (lowest, highest), got {bounds!r}.", hint="bounds=(0, 1) for images.")
+        raise InputError(
+            f"bounds must be a pair (lowest, highest), got {_told(bounds)}.", hint="bounds=(0, 1) for images."
+        )
     lower, upper = (_spread_out(value, like, "bounds").to(x_0.dtype) for value in bounds)
     if bool((lower.isnan() | upper.isnan() | (lower > upper)).any()):
         raise InputError("bounds must be (lowest, highest) with lowest <= highest everywhere.")
@@ -102,43 +254,49 @@ def check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tens
 
 
 def check_mask(mask: Tensor, like: Tensor) -> Tensor:
-    return _spread_out(mask, like, "mask") != 0
+    full = _spread_out(mask, like, "mask")
+    if full.is_floating_point() and bool(full.isnan().any()):
+        raise InputError(
+            "mask must say of each feature whether it may change, got NaN.", hint="True or 1 where it may, else 0."
+        )
+    return full != 0
 
 
 def _spread_out(value: float | Tensor, like: Tensor, name: str) -> Tensor:
     """A number, or a tensor per feature or per sample and feature, as (n, d) in the type of the inputs."""
-    if isinstance(value, Tensor) and value.dtype == torch.bool:
-        given = value.to(like.device)
-    else:
-        given = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    shape = tuple(like.shape)
+    given = as_tensor(value, name, f"a number or a tensor that broadcasts to {shape}", like.device, like.dtype)
+    if given.is_complex():
+        raise InputError(f"{name} must hold real numbers, got {given.dtype}.")
+    given = given if given.dtype == torch.bool else given.to(like.dtype)
     try:
         full = given.expand(like.shape)
     except RuntimeError:
         raise InputError(
-            f"{name} must be a number or broadcast to x's shape {tuple(like.shape)}, got {tuple(given.shape)}."
+            f"{name} must be a number or broadcast to x's shape {shape}, got {tuple(given.shape)}."
         ) from None
     return full.reshape(len(like), -1)
 
 
 def check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
     """Whole numbers, one per sample, each a class that these scores (n, c) have; or an error."""
-    given = torch.as_tensor(labels, device=scores.device)
+    given = as_tensor(labels, name, f"whole numbers, one per sample, ({n},)", scores.device)
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"{name} must be whole numbers, got {given.dtype}.")
     if given.shape != (n,):
         raise InputError(f"{name} must have one entry per sample, ({n},), got {tuple(given.shape)}.")
+    given = given.long()
     c = scores.shape[1]
     if bool(((given < 0) | (given >= c)).any()):
         low, high = int(given.min()), int(given.max())
         raise InputError(f"{name} must lie in [0, {c - 1}] for {c} classes, got [{low}, {high}].")
-    return given.long()
+    return given
 
 
 def check_target(target: int | Labels, label: Tensor, running: Tensor, scores: Tensor) -> Tensor:
     """(n,) classes to reach, none of them what is predicted already for a sample that is to be attacked."""
     n = len(label)
-    given = torch.full((n,), target) if isinstance(target, int) else target
-    checked = check_labels(given, "target", n, scores)
+    checked = check_labels(spread_target(target, n, scores.device), "target", n, scores)
     same = running[checked[running] == label[running]].tolist()
     if same:
         raise InputError(
@@ -146,6 +304,52 @@ def check_target(target: int | Labels, label: Tensor, running: Tensor, scores: T
             hint="leave those samples out, or give each sample a target of its own.",
         )
     return checked
+
+
+def spread_target(target: int | Labels, n: int, device: torch.device) -> Tensor:
+    """One target for all, or one for each of n samples, as (n,).
+
+    >>> spread_target(np.int64(3), 2, torch.device("cpu"))
+    tensor([3, 3])
+    """
+    one = as_whole(target)
+    if one is not None:
+        return torch.full((n,), max(-1, min(one, LARGEST)), device=device)  # beyond these there are no classes
+    given = as_tensor(target, "target", f"a class, or one for each of {n} samples", device)
+    if given.shape != (n,):
+        raise InputError(f"target must be one class or have one entry per sample, ({n},), got {tuple(given.shape)}.")
+    return given
+
+
+def check_start(start: Tensor | Adversarial | None, x: Tensor) -> Tensor | Adversarial | None:
+    """The points to begin a search at: none, one for each input, or an attack's result for them."""
+    if start is None:
+        return None
+    points = start.x if isinstance(start, Adversarial) else start
+    if not isinstance(points, Tensor) or points.shape != x.shape:
+        got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
+        raise InputError(f"start must hold a point for each input, {tuple(x.shape)}, got {got}.")
+    check_inputs(points, "start")
+    return start
+
+
+def check_adversarial(adversarial: Adversarial, x: Tensor) -> Adversarial:
+    """The result of an attack on these inputs, or an error."""
+    if not isinstance(adversarial, Adversarial):
+        raise InputError(
+            f"adversarial must be what an attack returned, an Adversarial, got {type(adversarial).__name__}.",
+            hint="found = deepfool(model, x).",
+        )
+    if adversarial.x.shape != x.shape:
+        raise InputError(
+            f"adversarial must belong to x: its points have shape {tuple(adversarial.x.shape)}, x {tuple(x.shape)}."
+        )
+    return adversarial
+
+
+def _told(value: Any) -> str:
+    """Short, whatever it is."""
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
 
 
 def _listed(rows: list[int]) -> str:

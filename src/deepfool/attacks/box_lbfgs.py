@@ -19,7 +19,15 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_number,
+    check_threshold,
+)
 from deepfool.attacks.linearization import choose_classes
 from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
@@ -67,10 +75,13 @@ def lbfgs(
     (True, 1.42)
     """
     check_inputs(x)
-    for name, count in (("candidates", candidates), ("max_iter", max_iter), ("brackets", brackets)):
-        check_count(count, name)
-    check_count(bisections, "bisections", least=0)
-    check_number(sharpness, "sharpness", 0, math.inf)
+    candidates = check_count(candidates, "candidates")
+    max_iter = check_count(max_iter, "max_iter")
+    brackets = check_count(brackets, "brackets")
+    bisections = check_count(bisections, "bisections", least=0)
+    sharpness = check_number(sharpness, "sharpness", 0, math.inf)
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
     with pose(

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_number,
+    check_start,
+    check_threshold,
+)
 from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.attacks.schedules import cosine
@@ -59,11 +68,14 @@ def ddn(
     (True, 1.42)
     """
     check_inputs(x)
-    check_count(steps, "steps")
-    check_number(step_size, "step_size", 0, float("inf"))
-    check_number(first_norm, "first_norm", 0, float("inf"))
-    check_number(gamma, "gamma", 0, 1)
-    check_number(sharpness, "sharpness", 0, float("inf"))
+    steps = check_count(steps, "steps")
+    step_size = check_number(step_size, "step_size", 0, float("inf"))
+    first_norm = check_number(first_norm, "first_norm", 0, float("inf"))
+    gamma = check_number(gamma, "gamma", 0, 1)
+    sharpness = check_number(sharpness, "sharpness", 0, float("inf"))
+    check_start(start, x)
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
     with pose(

@@ -16,7 +16,18 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_labels, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    as_tensor,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_labels,
+    check_number,
+    check_share,
+    check_threshold,
+)
 from deepfool.attacks.problem import NO_DIRECTION, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.classifier import Classifier, Model
@@ -54,7 +65,9 @@ def fgsm(
     (tensor([[1.5000, 2.5000]]), Adversarial(1 samples: 1 exhausted))
     """
     check_inputs(x)
-    check_number(eps, "eps", 0, math.inf)
+    eps = check_number(eps, "eps", 0, math.inf)
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, math.inf)
     with pose(
@@ -166,11 +179,12 @@ def smallest_eps(
     >>> print(smallest_eps(model, data, share=0.5))
     FGSM misclassifies 50.0% of 2 samples at eps = 0.5003 (wanted: 50.0%); rho_adv 0.466 in l2, 0.334 in linf
     """
-    if not isinstance(share, float | int) or not 0 < share <= 1:
-        raise InputError(f"share must be a number in (0, 1], got {share!r}.")
-    check_count(grid, "grid", least=2)
-    check_number(precision, "precision", 0, 1)
-    check_count(batch_size, "batch_size")
+    share = check_share(share, "share")
+    grid = check_count(grid, "grid", least=2)
+    precision = check_number(precision, "precision", 0, 1)
+    batch_size = check_count(batch_size, "batch_size")
+    highest = None if highest is None else check_number(highest, "highest", 0, math.inf)
+    threshold = check_threshold(threshold)
     f = Classifier.of(model, threshold, outputs)
     with f.frozen():
         batches = [_Signed.of(f, x, y, bounds, mask) for x, y in _batches(data, batch_size)]
@@ -237,21 +251,26 @@ class _Signed:
 
 
 def _batches(data: Any, batch_size: int) -> Iterable[tuple[Tensor, Labels]]:
+    expected = "data must be (x, labels), or an iterable of such pairs, with x a torch.Tensor"
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
-        x, y = data[0], torch.as_tensor(data[1])
-        if len(x) != len(y):
-            raise InputError(f"data must hold a label per sample, got {len(x)} samples and {len(y)} labels.")
+        x = check_inputs(data[0])
+        y = as_tensor(data[1], "labels", f"whole numbers, one per sample, ({len(x)},)", x.device)
+        if y.ndim != 1 or len(x) != len(y):
+            got = f"{len(y)} labels" if y.ndim == 1 else f"labels of shape {tuple(y.shape)}"
+            raise InputError(f"data must hold a label per sample, got {len(x)} samples and {got}.")
         data = ((x[i : i + batch_size], y[i : i + batch_size]) for i in range(0, len(x), batch_size))
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes | Tensor):
+        raise InputError(f"{expected}, got {type(data).__name__}.")
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
-            raise InputError("data must be (x, labels), or an iterable of such pairs, with x a torch.Tensor.")
-        if len(batch[0]):
+            raise InputError(f"{expected}, got a {type(batch).__name__} in it.")
+        if len(check_inputs(batch[0])):
             yield batch[0], batch[1]
 
 
 def _highest(given: float | None, bounds: Bounds | None, batches: list[_Signed]) -> float:
     if given is not None:
-        return check_number(given, "highest", 0, math.inf)
+        return given
     if bounds is not None:
         width = max(float((torch.as_tensor(b.upper) - torch.as_tensor(b.lower)).max()) for b in batches)
     else:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_number
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_number,
+    check_start,
+    check_threshold,
+)
 from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
 from deepfool.attacks.ray_search import shorten
 from deepfool.attacks.schedules import cosine
@@ -64,9 +73,12 @@ def fmn(
     if p not in (1, 2, math.inf):
         raise InputError(f"fmn works in the norms p = 1, 2 and inf, got {p!r}.", hint="deepfool takes any p.")
     check_inputs(x)
-    check_count(steps, "steps")
-    check_number(step_size, "step_size", 0, math.inf)
-    check_number(gamma, "gamma", 0, 1)
+    steps = check_count(steps, "steps")
+    step_size = check_number(step_size, "step_size", 0, math.inf)
+    gamma = check_number(gamma, "gamma", 0, 1)
+    check_start(start, x)
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(

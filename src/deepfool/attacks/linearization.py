@@ -27,8 +27,10 @@ from deepfool.attacks.arguments import (
     Labels,
     check_candidates,
     check_count,
+    check_flag,
     check_inputs,
     check_overshoot,
+    check_threshold,
 )
 from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
@@ -103,9 +105,11 @@ def deepfool(
     """
     p = check_p(p)
     check_inputs(x)
-    check_count(max_iter, "max_iter")
-    check_candidates(candidates)
-    check_overshoot(overshoot)
+    max_iter = check_count(max_iter, "max_iter")
+    candidates = check_candidates(candidates)
+    overshoot = check_overshoot(overshoot)
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(

@@ -15,10 +15,19 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_adversarial,
+    check_bounds,
+    check_count,
+    check_inputs,
+    check_number,
+    check_threshold,
+    spread_target,
+)
 from deepfool.attacks.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
-from deepfool.errors import InputError
 from deepfool.norms import norm
 
 PRECISION = 1e-5
@@ -67,20 +76,22 @@ def tighten(
     (tensor([[-1.5000, 1.5000]]), tensor([[-1.0000, 1.0000]]))
     """
     check_inputs(x)
-    check_count(steps, "steps")
-    if not 0 < precision < 1:
-        raise InputError(f"precision must be a number in (0, 1), got {precision!r}.")
-    if adversarial.x.shape != x.shape:
-        raise InputError(
-            f"adversarial must belong to x: its points have shape {tuple(adversarial.x.shape)}, x {tuple(x.shape)}."
-        )
+    check_adversarial(adversarial, x)
+    steps = check_count(steps, "steps")
+    precision = check_number(precision, "precision", 0, 1)
+    threshold = check_threshold(threshold)
+    goal = None if target is None else spread_target(target, len(x), x.device)
     rows = adversarial.fooled.nonzero()[:, 0]
     if len(rows) == 0:
         return adversarial
     before = adversarial.rows(rows)
     corners = (torch.minimum(x[rows], before.x), torch.maximum(x[rows], before.x))  # rounding never leads out of these
-    goal = target if target is None or isinstance(target, int) else torch.as_tensor(target)[rows]
-    held = None if bounds is None else _touching(before.r, x[rows], *_of_rows(bounds, x, rows)).reshape(len(rows), -1)
+    flat = x.detach().reshape(len(x), -1).to(torch.promote_types(x.dtype, torch.float32))
+    lower, upper = check_bounds(bounds, x, flat)
+    held = None
+    if lower is not None and upper is not None:
+        held = _touching(before.r.reshape(len(rows), -1), flat[rows], lower[rows], upper[rows])
+    goal = None if goal is None else goal[rows]
     with pose(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as problem:
         everyone = problem.running
         r = before.r.reshape(problem.x_0.shape).to(problem.x_0.dtype)[everyone]

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from deepfool.attacks.adversarial import Adversarial
-from deepfool.errors import InputError
+from deepfool.errors import DeepFoolError, InputError, is_out_of_memory
 
 Attack = Callable[..., Adversarial]
 
@@ -24,6 +24,9 @@ ATTACKS: dict[str, str] = {
     "lbfgs": "deepfool.attacks.box_lbfgs:lbfgs",
 }
 """name -> "module:function"."""
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 SET_BY_THE_RUN = ("labels", "seed")
 """What is not a knob: it belongs to the data, or to the run as a whole."""
@@ -42,7 +45,7 @@ def find_attack(attack: str | Attack) -> Attack:
     if not isinstance(attack, str):
         if not callable(attack):
             raise InputError(f"attack must be a name or a function, got {type(attack).__name__}.")
-        return attack
+        return _check_signature(attack, name_attack(attack))
     module, colon, function = ATTACKS.get(attack, attack).partition(":")
     if not colon:
         close = get_close_matches(attack, ATTACKS, n=1)
@@ -50,11 +53,48 @@ def find_attack(attack: str | Attack) -> Attack:
         raise InputError(f"there is no attack called {attack!r}.", hint=hint)
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"the attack {attack!r} cannot be imported: {error}.") from error
+    except Exception as error:  # the module runs when it is imported, and may raise anything
+        raise InputError(f"the attack {attack!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not callable(found):
         raise InputError(f"the attack {attack!r} must be a function, got {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+    return _check_signature(found, attack)
+
+
+def _check_signature(attack: Attack, name: str) -> Attack:
+    """An attack takes the model and x by their place, and everything else by name."""
+    expected = f"the attack {name!r} must be a function (model, x, *, ...) that returns an Adversarial"
+    if isinstance(attack, type):
+        raise InputError(f"{expected}, got a class.")
+    try:
+        parameters = inspect.signature(attack).parameters.values()
+    except (TypeError, ValueError):  # of something written in C
+        raise InputError(f"{expected}, got one whose arguments cannot be seen.") from None
+    places = [each for each in parameters if each.kind in _BY_PLACE]
+    several = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+    needed = [each for each in places if each.default is inspect.Parameter.empty and each.name not in SET_BY_THE_RUN]
+    if (len(places) < 2 and not several) or len(needed) > 2:
+        raise InputError(f"{expected}, got ({', '.join(map(str, parameters))}).")
+    return attack
+
+
+def run_attack(attack: Attack, model: Any, x: Any, knobs: Mapping[str, Any]) -> Adversarial:
+    """Call an attack. One of somebody else's that raises, or returns something else, is told apart from a mistake here.
+
+    >>> run_attack(lambda model, x: x, None, [1, 2], {})
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: the attack ... must return an Adversarial of 2 rows, got [1, 2].
+    """
+    name = name_attack(attack)
+    try:
+        found = attack(model, x, **knobs)
+    except Exception as error:
+        if isinstance(error, DeepFoolError) or name in ATTACKS or is_out_of_memory(error):
+            raise
+        raise InputError(f"the attack {name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, Adversarial) or len(found) != len(x):
+        raise InputError(f"the attack {name} must return an Adversarial of {len(x)} rows, got {found!r:.80}.")
+    return found
 
 
 def name_attack(attack: str | Attack) -> str:
@@ -81,14 +121,13 @@ def complete_knobs(attack: Attack, given: Mapping[str, Any]) -> dict[str, Any]:
     deepfool.errors.InputError: deepfool has no knob called 'max_itre'. Hint: did you mean max_iter?
     """
     parameters = inspect.signature(attack).parameters.values()
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = {each.name: each.default for each in parameters if each.kind in kinds and each.name not in SET_BY_THE_RUN}
-    for name in list(known)[:2]:  # the model and x come first, whatever they are called
-        if known[name] is inspect.Parameter.empty:
-            del known[name]
+    # The model and x come first, whatever they are called.
+    first = [each.name for each in parameters if each.kind in _BY_PLACE][:2]
+    taken = {*SET_BY_THE_RUN, *first}
+    known = {each.name: each.default for each in parameters if each.kind in _BY_NAME and each.name not in taken}
     open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     for name in given:
-        if name not in known and not open_ended:
+        if name in taken or (name not in known and not open_ended):
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"its knobs are {', '.join(known) or 'none'}."
             raise InputError(f"{name_attack(attack)} has no knob called {name!r}.", hint=hint)
@@ -105,4 +144,5 @@ def takes(attack: Attack, name: str) -> bool:
     >>> takes(find_attack("deepfool"), "labels"), takes(find_attack("deepfool"), "seed")
     (True, False)
     """
-    return name in inspect.signature(attack).parameters
+    found = inspect.signature(attack).parameters.get(name)
+    return found is not None and found.kind in _BY_NAME

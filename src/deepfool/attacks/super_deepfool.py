@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs, check_overshoot
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_flag,
+    check_inputs,
+    check_optional_count,
+    check_overshoot,
+    check_threshold,
+)
 from deepfool.attacks.linearization import run_deepfool
 from deepfool.attacks.problem import Problem, pose
 from deepfool.attacks.ray_search import shorten
@@ -57,11 +66,12 @@ def superdeepfool(
     tensor([[-1.0000, 1.0000]])
     """
     check_inputs(x)
-    check_count(max_iter, "max_iter")
-    check_count(turns, "turns")
-    check_overshoot(overshoot)
-    if candidates is not None:
-        check_count(candidates, "candidates")
+    max_iter = check_count(max_iter, "max_iter")
+    turns = check_count(turns, "turns")
+    overshoot = check_overshoot(overshoot)
+    candidates = check_optional_count(candidates, "candidates")
+    tighten = check_flag(tighten, "tighten")
+    threshold = check_threshold(threshold)
     if len(x) == 0:
         return Adversarial.empty(x, 2)
     with pose(

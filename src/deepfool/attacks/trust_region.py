@@ -23,7 +23,14 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_count, check_inputs
+from deepfool.attacks.arguments import (
+    Bounds,
+    Labels,
+    check_count,
+    check_inputs,
+    check_optional_count,
+    check_threshold,
+)
 from deepfool.attacks.decision_search import search_by_decisions
 from deepfool.attacks.linearization import WIDE, Slopes, Walk, choose_classes, nearest_open
 from deepfool.attacks.problem import Problem, pose
@@ -129,9 +136,10 @@ def smallest(
     if p not in (1, 2, math.inf):
         raise InputError(f"smallest minimises p = 1, 2 or inf, got {p:g}.", hint="deepfool takes any p >= 1.")
     check_inputs(x)
-    check_count(budget, "budget", least=10)
-    if candidates is not None:
-        check_count(candidates, "candidates")
+    budget = check_count(budget, "budget", least=10)
+    candidates = check_optional_count(candidates, "candidates")
+    threshold = check_threshold(threshold)
+    seed = check_count(seed, "seed", least=0)
     if len(x) == 0:
         return Adversarial.empty(x, p)
     with pose(

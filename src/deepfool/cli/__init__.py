@@ -32,6 +32,7 @@ from deepfool.cli import (
     train,
     verify,
 )
+from deepfool.cli.output import echo
 
 app = typer.Typer(
     name="deepfool",
@@ -73,7 +74,7 @@ _add("doctor", doctor.diagnose, "deepfool doctor --json")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"deepfool {__version__}")
+        echo(f"deepfool {__version__}")
         raise typer.Exit
 
 
@@ -98,12 +99,21 @@ def _say_warnings() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of ours end in one line and exit code 2, without a traceback."""
-    from deepfool.errors import DeepFoolError
+    """Run the command line; errors of ours, and of the machine, end in one line and exit code 2: no traceback."""
+    from deepfool.errors import DeepFoolError, is_out_of_memory
 
     _say_warnings()
     try:
         app()
     except DeepFoolError as error:
-        typer.secho(f"error: {error}", err=True, fg="red")
-        sys.exit(2)
+        echo(f"error: {error}", err=True, fg="red")
+    except OSError as error:  # a file that may not be read, a full disk, a name that is too long
+        where = f"{error.filename}: " if error.filename else ""
+        echo(f"error: {where}{error.strerror or error}.", err=True, fg="red")
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        echo("error: the memory of this machine does not suffice for that.", err=True, fg="red")
+    else:
+        return
+    sys.exit(2)

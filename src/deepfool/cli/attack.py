@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.output import echo, make_console
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,17 +45,19 @@ def attack_image(
     source = resolve(model, arch=arch)
     x = read_image(image, source, size=size, grey=grey)
     limits, norm = read_bounds(bounds), _read_p(p)
-    found = [attack_one(source, x, attack, p=norm, bounds=limits, **read_knobs(knob))]
-    if also is not None:
-        found.append(attack_one(source, x, also, p=norm, bounds=limits))
+    knobs = read_knobs(knob, attack_one)
+    found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
+    if also is not None:  # the other knobs are the first attack's own; these belong to the model
+        reading = {name: knobs[name] for name in ("threshold", "outputs") if name in knobs}
+        found.append(attack_one(source, x, also, p=norm, bounds=limits, **reading))
     if as_json:
-        typer.echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))
+        echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))
     else:
         for each in found:
             _print(each)
     failed = not found[0].fooled
     if failed:
-        typer.secho(f"{attack} did not change the decision: {found[0].reason}", err=True, fg="red")
+        echo(f"{attack} did not change the decision: {found[0].reason}", err=True, fg="red")
     elif out is not None:
         failed = not _write_rounded(out, source, x, found[0])
     shown = picture or (out.with_name(f"{out.stem}-panels.png") if out is not None else None)
@@ -75,19 +79,17 @@ def _check_png(*files: Path | None) -> None:
 
 def _print(found: Outcome) -> None:
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from deepfool.reporting.wording import format_number, format_percent, name_norm
 
-    table = Table("", "label", "score", "probability", box=box.SIMPLE_HEAD, title=escape(found.attack))
+    table = Table("", "label", "score", "probability", box=box.SIMPLE_HEAD, title=found.attack)
     for what, rows in (("original", found.before), ("perturbed", found.after)):
         for i, row in enumerate(rows):
-            table.add_row(what if i == 0 else "", escape(row.name), f"{row.score:.4g}", format_percent(row.probability))
-    (Console() if Console().is_terminal else Console(width=100)).print(table)
+            table.add_row(what if i == 0 else "", row.name, f"{row.score:.4g}", format_percent(row.probability))
+    make_console(width=100).print(table)
     if found.fooled:
-        typer.echo(
+        echo(
             f"{name_norm(found.p)} norm {format_number(found.norm, 4)}, rho {format_number(found.rho, 4)} "
             f"({format_percent(found.rho)} of the image), {found.iterations} iterations"
         )
@@ -99,21 +101,21 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
     from deepfool.reporting.single import classify, measure, name_label, read_back, write_image
     from deepfool.reporting.wording import format_number, format_percent, name_norm
 
-    rounded = round_adversarial(source.module, x, found.r, found.label)
+    rounded = round_adversarial(found.classifier, x, found.r, found.label)
     if rounded is None:
-        typer.secho(
+        echo(
             f"{out} was not written: no 8-bit image on the way of this perturbation changes the decision. "
             f"Hint: try another norm or attack, such as --p inf.", err=True, fg="red",
         )  # fmt: skip
         return False
     write_image(out, rounded.levels)
-    label = classify(source, read_back(out))
+    label = classify(found.classifier, read_back(out))
     if label != rounded.label:
-        typer.secho(f"{out} was written, but what is read back has the label {label}.", err=True, fg="red")
+        echo(f"{out} was written, but what is read back has the label {label}.", err=True, fg="red")
         return False
     size, rho = measure(x, rounded.x, found.p)
     went = "" if rounded.scale == 1 else f", {rounded.scale:.3g} times as far as without rounding"
-    typer.echo(
+    echo(
         f"{out}: in 8 bits still {name_label(source, label)}; {name_norm(found.p)} norm {format_number(size, 4)}, "
         f"{format_percent(rho)} of the image{went}", err=True,
     )  # fmt: skip
@@ -138,4 +140,4 @@ def _write_picture(path: Path, x: Tensor, found: Sequence[Outcome]) -> None:
         draw_panels(rows).save(path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
-    typer.echo(f"{path}: side by side", err=True)
+    echo(f"{path}: side by side", err=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deepfool.cli.output import echo, make_console
+
 if TYPE_CHECKING:
     from deepfool.metrics import Comparison
 
@@ -20,7 +22,6 @@ def compare_runs(
 ) -> None:
     """Compare two runs sample by sample: paired differences, their interval, and Wilcoxon's signed-rank test."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from deepfool.metrics import check_same_data, compare, shared_norm
@@ -31,7 +32,7 @@ def compare_runs(
     chosen = shared_norm(one, other, norm)
     found = compare(one.records(), other.records(), chosen)
     if as_json:
-        typer.echo(json.dumps({"a": str(a), "b": str(b), **found.as_dict()}, allow_nan=False))
+        echo(json.dumps({"a": str(a), "b": str(b), **found.as_dict()}, allow_nan=False))
         return
     name = f"l{one.p:g}" if chosen == "p" else chosen
     table = Table(box=box.SIMPLE_HEAD, title=f"||r|| / ||x|| in {name}, {found.pairs} samples in both")
@@ -43,9 +44,9 @@ def compare_runs(
     table.add_row("median of B - A", str(found.median_difference))
     table.add_row("larger in A, in B, equal", f"{found.larger_in_a}, {found.larger_in_b}, {found.ties}")
     table.add_row("Wilcoxon, p-value", f"{found.p_value:.3g}")
-    (Console() if Console().is_terminal else Console(width=100)).print(table)
+    make_console(width=100).print(table)
     for line in _explain(found):
-        typer.echo(line, err=True)
+        echo(line, err=True)
 
 
 def _explain(found: Comparison) -> list[str]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deepfool.cli.output import describing, echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -37,11 +39,10 @@ def fetch_data(
     home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
 ) -> None:
     """Bring data sets into the cache; what is there already is checked and kept."""
-    from rich.console import Console
 
     from deepfool.datasets.fetching import fetch, split_file
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     for name in names:
         with drawing_fetch(console, name) as draw:
             came_from = fetch(name, source=source.value, home=home, on_progress=draw)
@@ -59,14 +60,13 @@ def list_data(
     import json
 
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from deepfool.datasets.inventory import take_stock
 
     found = take_stock(home)
     if as_json:
-        typer.echo(json.dumps([vars(entry) for entry in found], indent=1))
+        echo(json.dumps([vars(entry) for entry in found], indent=1))
         return
     table = Table("name", "split", "samples", "shape", "state", "size", "file", box=box.SIMPLE_HEAD)
     for entry in found:
@@ -74,7 +74,7 @@ def list_data(
         shape = "x".join(map(str, entry.shape))
         table.add_row(entry.name, entry.split, str(entry.samples), shape, entry.state, size, entry.file)
     # A pipe has no width: lines stay whole there, so that grep and awk see one data set per line.
-    console = Console() if Console().is_terminal else Console(width=400)
+    console = make_console(width=400)
     console.print(table)
 
 
@@ -92,10 +92,10 @@ def drawing_fetch(console: Console, name: str) -> Iterator[Callable[[Progress], 
         yield say
         return
 
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (describing(), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
         task = bars.add_task(name, total=None)
 

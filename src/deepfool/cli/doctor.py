@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.output import echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,13 +34,12 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def diagnose(as_json: bool = typer.Option(False, "--json", help="For programs.")) -> None:
     """Print versions, devices, caches, and which extras are missing: what to look at first, and to send with a bug."""
-    from rich.console import Console
 
     found = examine()
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        echo(json.dumps(found, indent=1))
         return
-    _draw(Console() if Console().is_terminal else Console(width=120), found)
+    _draw(make_console(width=120), found)
 
 
 def examine() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from deepfool.cli.output import echo, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,14 +49,13 @@ def evaluate_model(
     skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Leave out what the model gets wrong."),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
     arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
-    split: str = typer.Option("test", help="Of data sets that have splits."),
+    split: str | None = typer.Option(None, help="Of data sets that have splits (default: test)."),
     size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but warnings and errors."),
     as_json: bool = typer.Option(False, "--json", help="The summary as JSON on stdout."),
 ) -> None:
     """Measure a model: the smallest perturbation of each sample. The same command goes on where it stopped."""
-    from rich.console import Console
 
     from deepfool.cli.show import draw_summary
     from deepfool.datasets import load
@@ -62,8 +64,9 @@ def evaluate_model(
     from deepfool.metrics import summarize
 
     keep_freed_memory()
-    console = Console(stderr=True, quiet=quiet)
+    console = make_console(stderr=True, quiet=quiet)
     folder = Path("runs") / name_run(model, data, attack, p, shard) if out is None else read_folder(out)
+    split = read_split(split, data, "test")
     with _fetching(console, data) as on_fetch:
         load(data, split=split, size=size, on_progress=on_fetch)
     try:
@@ -75,17 +78,17 @@ def evaluate_model(
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
                 on_progress=draw, on_stop=lambda: _say_stopping(console),
-                **read_knobs(knob),
+                **read_knobs(knob, evaluate),
             )  # fmt: skip
     except Interrupted as stopped:
-        typer.echo(str(stopped), err=True)
+        echo(str(stopped), err=True)
         raise typer.Exit(130) from None
     summary = summarize(run)
     draw_summary(console, summary)
     if report:
         _write_report(console, run)
     if as_json:
-        typer.echo(json.dumps(summary, allow_nan=False))
+        echo(json.dumps(summary, allow_nan=False))
 
 
 def _write_report(console: Console, run: Run) -> None:
@@ -97,7 +100,7 @@ def _write_report(console: Console, run: Run) -> None:
         # The caller has just run this model and this attack: the code they name is theirs.
         path = write_report([run], may_run_code=True)
     except DeepFoolError as error:
-        typer.secho(f"no report: {error}", err=True, fg="yellow")
+        echo(f"no report: {error}", err=True, fg="yellow")
         return
     console.print(f"report: {path}", soft_wrap=True, highlight=False, markup=False)
 
@@ -175,24 +178,51 @@ def read_shard(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def read_knobs(texts: list[str]) -> dict[str, Any]:
-    """NAME=VALUE as JSON values where they are, texts elsewhere.
+def read_split(given: str | None, data: str, usual: str) -> str:
+    """The split to load: the one given, if there are splits; else the usual one, or all there is.
+
+    >>> read_split(None, "mnist", "train"), read_split(None, "npz:x.npz", "train")
+    ('train', 'test')
+    """
+    from deepfool.datasets.loading import has_splits
+    from deepfool.errors import InputError
+
+    if has_splits(data):
+        return given or usual
+    if given is not None:
+        raise InputError(f"{data!r} has no splits to choose from, got {given!r}.", hint="leave the split out.")
+    return "test"  # what counts as the whole
+
+
+HAVE_NO_OPTION = ("x", "labels", "source", "recipe", "cache", "checkpoint", "on_progress", "on_stop")
+"""Arguments of the functions behind the commands that are for the command to give."""
+
+
+def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """NAME=VALUE as JSON values where they are, texts elsewhere; `behind` is the function that takes them.
+
+    Its own arguments are no knobs: they are options of the command.
 
     >>> read_knobs(["max_iter=10", "levels=[1, 2]", "kind=fast", "eps=inf"])
     {'max_iter': 10, 'levels': [1, 2], 'kind': 'fast', 'eps': inf}
     """
     from deepfool.errors import InputError
 
+    own = {"model", "p", "bounds", *(inspect.signature(behind).parameters if behind else ())} - {"threshold", "outputs"}
     knobs: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(f"a knob must be NAME=VALUE, got {text!r}.")
-        if name in ("p", "bounds", "seed"):
-            raise InputError(f"{name} has an option of its own: --{name}.")
+        if name in HAVE_NO_OPTION:
+            raise InputError(f"{name} is no knob of an attack: the command sets it.")
+        if name in own:
+            raise InputError(f"{name} has an option of its own: --{name.replace('_', '-')}.")
+        if name in knobs:
+            raise InputError(f"the knob {name} was given twice.")
         try:
             knobs[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             odd = {"inf": float("inf"), "-inf": float("-inf"), "none": None, "None": None, "True": True, "False": False}
             knobs[name] = odd.get(value, value)
     return knobs

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.output import echo
+
 
 def draw_run(
     words: list[str] = typer.Argument(
@@ -21,4 +23,4 @@ def draw_run(
     *runs, kind = words
     if kind not in KINDS or not runs:
         raise InputError(f"RUN... and then one of {', '.join(KINDS)} were expected, got {' '.join(words)!r}.")
-    typer.echo(draw_figure([Run(run) for run in runs], kind, out))
+    echo(draw_figure([Run(run) for run in runs], kind, out))

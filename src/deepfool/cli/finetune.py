@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.output import describing, echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -45,8 +47,8 @@ def finetune_model(
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
     arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
-    split: str = typer.Option("train", help="Of --data."),
-    test_split: str = typer.Option("test", help="Of --test."),
+    split: str | None = typer.Option(None, help="Of --data, if it has splits (default: train)."),
+    test_split: str | None = typer.Option(None, help="Of --test, if it has splits (default: test)."),
     size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
     device: str = typer.Option("auto", help="cpu, cuda, mps; auto takes a GPU if there is one."),
     workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the attacks."),
@@ -62,10 +64,9 @@ def finetune_model(
 
     On several devices: accelerate launch -m deepfool finetune ...
     """
-    from rich.console import Console
 
     from deepfool.cli.data import drawing_fetch
-    from deepfool.cli.evaluate import read_bounds, read_knobs
+    from deepfool.cli.evaluate import read_bounds, read_knobs, read_split
     from deepfool.datasets import load
     from deepfool.execution import keep_freed_memory
     from deepfool.finetuning import finetune
@@ -74,8 +75,9 @@ def finetune_model(
 
     keep_freed_memory()
     team = find_team()
-    console = Console(stderr=True, quiet=quiet or not team.is_main)
+    console = make_console(stderr=True, quiet=quiet or not team.is_main)
     test = test or data
+    split, test_split = read_split(split, data, "train"), read_split(test_split, test, "test")
     for spec, part in ((data, split), (test, test_split)):
         with drawing_fetch(console, spec) as draw_fetch:
             load(spec, split=part, size=size, on_progress=draw_fetch)
@@ -87,19 +89,19 @@ def finetune_model(
                 p=check_p(p),  # type: ignore[arg-type]
                 bounds=read_bounds(bounds), arch=arch, split=split, test_split=test_split, size=size, limit=limit,
                 batch_size=batch_size, device=device, engine=engine, workers=workers, ray_address=ray_address,
-                checkpoint=out / CHECKPOINT, on_progress=draw, **read_knobs(knob),
+                checkpoint=out / CHECKPOINT, on_progress=draw, **read_knobs(knob, finetune),
             )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from the last whole epoch", err=True)
+        echo("stopped; the same command goes on from the last whole epoch", err=True)
         raise typer.Exit(130) from None
     if team.is_main:
         figures = _write(tuned, out, name=arch or model, data=data, data_sha256=_hashes(tuned))
         _draw_picture(console, tuned, out / PICTURE)
         if as_json:
-            typer.echo(json.dumps(figures, allow_nan=False))
+            echo(json.dumps(figures, allow_nan=False))
         else:
             _draw_table(tuned, f"{model}, {perturb}", quiet)
-            typer.echo(out / WEIGHTS)
+            echo(out / WEIGHTS)
         for remark in make_remarks(tuned):
             console.print(remark, style="yellow", soft_wrap=True, highlight=False, markup=False)
     team.leave()
@@ -148,7 +150,6 @@ def _draw_picture(console: Console, tuned: FineTuned, path: Path) -> None:
 
 def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     if quiet:
@@ -167,8 +168,7 @@ def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
         gains = [_tell_gain(first.rho[judge], last.rho[judge]) for judge in judges]
         table.add_section()
         table.add_row("change", f"{100 * (last.test_error - first.test_error):+.2f} points", *gains)
-    console = Console()
-    (console if console.is_terminal else Console(width=100)).print(table)
+    make_console(width=100).print(table)
 
 
 def _tell_rho(epoch: Epoch, judge: str) -> str:
@@ -220,10 +220,10 @@ def _drawing(console: Console, out: Path) -> Iterator[Callable[[Progress], None]
         yield _saying(console)
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (describing(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
 

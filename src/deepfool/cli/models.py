@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.output import describing, echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
@@ -33,7 +35,6 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
     import json
 
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -41,7 +42,7 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
 
     rows = [describe_entry(entry) for entry in ZOO.values()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        echo(json.dumps(rows, indent=1))
         return
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("name", "data", "input", "parameters", "test error", "paper", "weights", "about"):
@@ -53,7 +54,7 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
         )  # fmt: skip
         table.add_row(*map(Text, cells))  # plain text: square brackets are no markup here
     # A pipe has no width: lines stay whole there, so that grep and awk see one network per line.
-    console = Console() if Console().is_terminal else Console(width=400)
+    console = make_console(width=400)
     console.print(table)
 
 
@@ -69,7 +70,6 @@ def check_model(
 ) -> None:
     """Measure a network's test error and compare it with its card; exit code 1 if they differ."""
     import torch
-    from rich.console import Console
 
     from deepfool import datasets
     from deepfool.cli.data import drawing_fetch as drawing
@@ -87,27 +87,26 @@ def check_model(
         model = load(name)
     else:
         model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
-    with drawing(Console(stderr=True), data or entry.data) as draw:
+    with drawing(make_console(stderr=True), data or entry.data) as draw:
         test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
     error = _measure(model.to(device), test_set, entry)
     promised = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
     known = "no card for this data" if promised is None else f"card {100 * promised:.2f} %"
     paper = "" if entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
-    typer.echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)} ({known}{paper})")
+    echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)} ({known}{paper})")
     if promised is not None and abs(error - promised) > SAME:
-        typer.secho(f"error: {name} does not do what its card says.", err=True, fg="red")
+        echo(f"error: {name} does not do what its card says.", err=True, fg="red")
         raise typer.Exit(1)
 
 
 @app.command("fetch", epilog="Example: deepfool models fetch googlenet")
 def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet.")) -> None:
     """Download the published weights of a network into the cache; what is there already is checked and kept."""
-    from rich.console import Console
 
     from deepfool.models.zoo import load
 
     entry = _entry(name)
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if entry.published is None:
         load(name)  # says what to do where they are not
         console.print(f"{name}: nothing to fetch, the weights are installed.", highlight=False)
@@ -115,7 +114,7 @@ def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet,
     path = _download(entry, entry.published, console)
     load(name)
     console.print(f"{name}: fetched and checked (sha1 {entry.published.sha1})", soft_wrap=True, highlight=False)
-    typer.echo(str(path))
+    echo(str(path))
 
 
 def _entry(name: str) -> Entry:
@@ -154,7 +153,6 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> float:
     """The share of `data` that the model gets wrong, with a bar."""
-    from rich.console import Console
     from rich.progress import track
 
     from deepfool.errors import DataError
@@ -162,7 +160,7 @@ def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> fl
 
     wrong = 0
     starts = range(0, len(data), batch)
-    for start in track(starts, entry.name, console=Console(stderr=True), transient=True):
+    for start in track(starts, entry.name, console=make_console(stderr=True), transient=True):
         chosen = list(range(start, min(start + batch, len(data))))
         images = data.batch(chosen)
         if tuple(images.shape[1:]) != entry.input_shape:
@@ -194,14 +192,14 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
 @contextmanager
 def _drawing(console: Console, file: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on a terminal; elsewhere, one line."""
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 
     if not console.is_terminal:
         console.print(f"downloading {file}", soft_wrap=True, highlight=False, markup=False)
         yield lambda done, total: None
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (describing(), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
         task = bars.add_task(file, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

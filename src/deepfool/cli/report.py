@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from deepfool.cli.options import RUN_CODE
+from deepfool.cli.output import echo
 
 
 def report_runs(
@@ -23,4 +24,4 @@ def report_runs(
     from deepfool.reporting.page import write_report
 
     path = write_report(runs, out, gallery=gallery, model=model, data=data, may_run_code=run_code)
-    typer.echo(path)
+    echo(path)

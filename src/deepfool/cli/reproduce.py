@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deepfool.cli.output import describing, echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,14 +33,13 @@ def reproduce_paper(
 ) -> None:
     """Make the paper's tables and figures again. The same command goes on where it stopped."""
     import torch
-    from rich.console import Console
 
     from deepfool.evaluation import Interrupted
     from deepfool.execution import keep_freed_memory
     from deepfool.experiments import reproduce
 
     keep_freed_memory()
-    console = Console(stderr=True, quiet=quiet)
+    console = make_console(stderr=True, quiet=quiet)
     if threads is not None:
         torch.set_num_threads(threads)
     try:
@@ -47,9 +48,9 @@ def reproduce_paper(
                 out, scale=scale, only=only, images=images, engine=engine, workers=workers, on_progress=draw
             )
     except (Interrupted, KeyboardInterrupt):
-        typer.echo(f"stopped; what was measured is in {out}. The same command goes on.", err=True)
+        echo(f"stopped; what was measured is in {out}. The same command goes on.", err=True)
         raise typer.Exit(130) from None
-    typer.echo(f"{page}")
+    echo(f"{page}")
 
 
 @contextmanager
@@ -62,9 +63,9 @@ def _drawing(console: Console) -> Iterator[Callable[[Step], None]]:
         yield _saying(console)
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (describing(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("", total=None)
 

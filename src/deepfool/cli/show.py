@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.output import echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,16 +20,15 @@ def show_run(
     as_json: bool = typer.Option(False, "--json", help="Everything, for programs."),
 ) -> None:
     """Show the figures of a run."""
-    from rich.console import Console
 
     from deepfool.metrics import summarize
     from deepfool.records import Run
 
     summary = summarize(Run(run))
     if as_json:
-        typer.echo(json.dumps(summary, allow_nan=False))
+        echo(json.dumps(summary, allow_nan=False))
         return
-    draw_summary(Console() if Console().is_terminal else Console(width=100), summary)
+    draw_summary(make_console(width=100), summary)
 
 
 def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.output import echo
+
 
 def print_table(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders."),
@@ -15,4 +17,4 @@ def print_table(
     from deepfool.records import Run
     from deepfool.reporting.tables import format_table
 
-    typer.echo(format_table([Run(run) for run in runs], style), nl=False)
+    echo(format_table([Run(run) for run in runs], style), nl=False)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deepfool.cli.output import describing, echo, make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -30,10 +32,10 @@ def train_network(
     from dataclasses import asdict, replace
 
     import torch
-    from rich.console import Console
 
     from deepfool import cache, datasets
     from deepfool.cli.data import drawing_fetch as drawing
+    from deepfool.cli.evaluate import read_split
     from deepfool.errors import InputError
     from deepfool.execution import keep_freed_memory
     from deepfool.models.cards import write_weights
@@ -54,10 +56,11 @@ def train_network(
     if out.suffix != ".safetensors":
         raise InputError(f"--out must end in .safetensors, got {out}.")
 
-    console = Console(stderr=True)
-    with drawing(console, data or entry.data) as draw_data:
+    console = make_console(stderr=True)
+    spec = data or entry.data
+    with drawing(console, spec) as draw_data:
         train_set, test_set = (
-            datasets.load(data or entry.data, split=split, size=entry.input_shape[-1], on_progress=draw_data)
+            datasets.load(spec, split=read_split(None, spec, split), size=entry.input_shape[-1], on_progress=draw_data)
             for split in ("train", "test")
         )
     fingerprints = {"train": train_set.fingerprint(), "test": test_set.fingerprint()}
@@ -90,8 +93,8 @@ def train_network(
         epochs=recipe.epochs, test_error=error, command=command, torch=torch.__version__,
     )  # fmt: skip
     paper = "" if data or entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
-    typer.echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)}{paper}")
-    typer.echo(f"{out}")
+    echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)}{paper}")
+    echo(f"{out}")
 
 
 def _key(recipe: Recipe, seed: int, data: str) -> str:
@@ -127,7 +130,7 @@ def _drawing(console: Console, name: str, epochs: int) -> Iterator[Callable[[Pro
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    columns = (describing(), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Bars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
         task = bars.add_task(name, total=None)
 

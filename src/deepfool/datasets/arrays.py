@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.attacks.arguments import check_dense
 from deepfool.datasets.data import Data, hash_tensors, positions, to_unit
-from deepfool.errors import DataError
+from deepfool.errors import DataError, InputError
 
 
 class Arrays(Data):
@@ -47,7 +47,7 @@ def from_pair(x: Any, labels: Any, *, name: str = "arrays", classes: tuple[str, 
     >>> from_pair(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1]).images().shape
     torch.Size([4, 3, 8, 8])
     """
-    stored = x.detach().cpu() if isinstance(x, Tensor) else channels_first(np.asarray(x), name)
+    stored = _check_tensor(x, name) if isinstance(x, Tensor) else channels_first(np.asarray(x), name)
     if stored.ndim < 2 or not len(stored):
         raise DataError(
             f"{name}: expected at least one sample, with the samples along the first of two or more dimensions, "
@@ -86,7 +86,7 @@ def from_npz(path: Path) -> Arrays:
                 raise zipfile.BadZipFile("it holds a single array; write it with np.savez")
             found = {key: file[key] for key in file.files if key in _KEYS}
             others = sorted(set(file.files) - set(found))
-    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise errors of all kinds on bytes that make no sense
         raise DataError(f"{path} cannot be read as an .npz archive of plain arrays: {error}") from error
     x = _one_of(found, ("x", "images"), path)
     labels = _one_of(found, ("y", "labels"), path)
@@ -116,6 +116,11 @@ def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
     """
     if array.dtype == object or array.dtype.kind not in "biuf":
         raise DataError(f"{name}: expected an array of numbers, got {array.dtype}.")
+    if array.dtype == np.longdouble and array.dtype != np.float64:
+        raise DataError(
+            f"{name}: numbers of more than 64 bits cannot be used, got {array.dtype}.",
+            hint="convert with .astype('float64').",
+        )
     if array.dtype == np.uint8 and array.ndim == 3:
         array = array[:, None]
     elif array.dtype == np.uint8 and array.ndim == 4:
@@ -132,6 +137,14 @@ def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
+def _check_tensor(x: Tensor, name: str) -> Tensor:
+    """A tensor that holds its values, on the processor."""
+    try:
+        return check_dense(x, name).detach().cpu()
+    except InputError as error:
+        raise DataError(str(error)) from error
+
+
 def as_labels(labels: Any, count: int, name: str) -> Tensor:
     """Labels as int64, one per sample; None means that all are unknown.
 
@@ -140,12 +153,19 @@ def as_labels(labels: Any, count: int, name: str) -> Tensor:
     """
     if labels is None:
         return torch.full((count,), -1)
-    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    try:
+        given = _check_tensor(labels, name).numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name}: labels must be integers, one per sample, got {type(labels).__name__}: {error}"
+        ) from error
     if given.shape != (count,):
         hint = "for one-hot rows give labels.argmax(1)." if given.ndim == 2 and len(given) == count else None
         raise DataError(f"{name}: expected {count} labels, one per sample, got shape {given.shape}.", hint=hint)
     if given.dtype.kind not in "biu":
         raise DataError(f"{name}: labels must be integers, got {given.dtype}.")
+    if given.size and int(given.max()) > np.iinfo(np.int64).max:  # would come out as another label
+        raise DataError(f"{name}: labels must be class numbers, got {int(given.max())}.")
     whole = torch.from_numpy(given.astype(np.int64))
     if int(whole.min()) < -1:
         raise DataError(f"{name}: labels must be 0 or more (-1 where unknown), got {int(whole.min())}.")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deepfool.datasets.arrays import Arrays
 from deepfool.datasets.catalog import BUILTINS
+from deepfool.datasets.pictures import open_picture
 from deepfool.errors import DataError
 
 FOLDER = Path(__file__).parent / "samples"
@@ -91,13 +92,8 @@ def draw_sheet(images: Tensor, columns: int) -> np.ndarray[tuple[int, ...], np.d
 
 def cut_sheet(path: Path, count: int, shape: tuple[int, int, int]) -> Tensor:
     """The images of a sheet again."""
-    from PIL import Image
-
     channels, height, width = shape
-    try:
-        with Image.open(path, formats=["PNG"]) as picture:
-            pixels = np.array(picture)
-    except (OSError, SyntaxError) as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="install the package again.") from error
+    with open_picture(path, str(path), formats=("PNG",), hint="install the package again.") as picture:
+        pixels = np.array(picture)
     grid = torch.from_numpy(pixels).view(pixels.shape[0] // height, height, -1, width, channels)
     return grid.permute(0, 2, 4, 1, 3).reshape(-1, channels, height, width)[:count].contiguous()

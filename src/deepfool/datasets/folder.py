@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -83,7 +84,7 @@ class Folder(Data):
 def read_entries(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
     """The images of a folder with their labels, and the names of the classes."""
     for name, reader in (("labels.json", _read_json), ("labels.csv", _read_csv)):
-        if (root / name).is_file():
+        if _is_there(root / name):
             entries = list(reader(root / name))
             _check_listed(root, root / name, entries)
             return entries, _class_names(root / name, entries)
@@ -144,7 +145,7 @@ def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
         # Links are followed (data is often laid out with them); it is what the list says that is not trusted.
         if not file.parts or file.is_absolute() or ".." in file.parts or "\\" in entry.file or ":" in file.parts[0]:
             raise DataError(f"{path}: {entry.file!r} must be a path inside {root}, with forward slashes.")
-        if not (root / file).is_file():
+        if not _is_there(root / file):
             raise DataError(f"{path}: {entry.file} is listed, but {root / file} is not there.")
         if file in listed:
             raise DataError(f"{path}: {entry.file} is listed twice.")
@@ -165,14 +166,14 @@ def _class_names(path: Path, entries: list[Entry]) -> tuple[str, ...]:
 
 
 def _read_sub_folders(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = _folders(root)
     if loose := sorted(_images(root, "*")):
         raise DataError(
             f"{loose[0]} has no label.", hint="put it into a sub-folder named after its class, or add a labels.json."
         )
     entries = []
     for label, folder in enumerate(folders):
-        if nested := sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        if nested := _folders(folder):
             raise DataError(
                 f"{nested[0]} is a folder inside the class folder {folder.name}.",
                 hint=f"if {folder.name} is a split and not a class, give folder:{folder}.",
@@ -189,11 +190,24 @@ def _read_sub_folders(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
     return entries, tuple(folder.name for folder in folders)
 
 
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if not path.name.startswith(".") and path.is_dir())
+
+
 def _images(folder: Path, pattern: str) -> Iterator[Path]:
-    return (
-        path
-        for path in folder.glob(pattern)
-        if path.suffix.lower() in SUFFIXES
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-    )
+    for path in folder.glob(pattern):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        # Whatever it is called: a link that leads nowhere may have been a whole class.
+        if _is_there(path) and path.suffix.lower() in SUFFIXES:
+            yield path
+
+
+def _is_there(path: Path) -> bool:
+    """Whether this is a file. What is there, but can be no image, is refused: left out, nobody would miss it."""
+    if path.is_file():
+        return True
+    if path.is_dir() or not os.path.lexists(path):
+        return False
+    what = "a link that leads nowhere" if path.is_symlink() and not path.exists() else "neither a file nor a folder"
+    raise DataError(f"{path} is {what}.", hint="mend or remove it.")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.datasets.pictures import open_picture
 from deepfool.errors import DataError
 
 Splits = Mapping[str, tuple[Tensor, Tensor]]
@@ -107,12 +108,10 @@ def cifar_rows(content: bytes, name: str) -> tuple[Tensor, Tensor]:
 
 def png_rows(content: bytes, name: str) -> Tensor:
     """The images of a PNG of width 1024, each row of which is a 32x32 image in reading order."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+        with open_picture(io.BytesIO(content), name, formats=("PNG",), hint="fetch it again.") as picture:
             pixels = np.array(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except DataError as error:
         raise DataError(f"{name} is not a whole PNG: {error}") from error
     if pixels.shape[1] != 1024:
         raise DataError(f"{name}: expected a width of 1024 pixels, got {pixels.shape[1]}.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deepfool.datasets.data import Data, positions, to_unit
-from deepfool.datasets.pictures import read_picture
+from deepfool.datasets.pictures import open_picture, read_picture
 from deepfool.datasets.wrapped import stack
 from deepfool.errors import DataError, MissingExtraError
 
@@ -62,13 +62,8 @@ class Hub(Data):
         return digest.hexdigest()
 
     def _is_grey(self) -> bool:
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(io.BytesIO(self._bytes(0))) as first:
-                return first.mode in ("1", "L", "I", "I;16")
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise DataError(f"{self._where(0)} cannot be read as an image: {error}") from error
+        with open_picture(io.BytesIO(self._bytes(0)), self._where(0)) as first:
+            return first.mode in ("1", "L", "I", "I;16")
 
     def _cell(self, index: int) -> Mapping[str, Any]:
         cell: Mapping[str, Any] | None = self._pictures[index][self._column]

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from deepfool.attacks.arguments import as_whole
 from deepfool.datasets import arrays, bundled, fetching, wrapped
 from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.data import Data
@@ -17,6 +18,9 @@ from deepfool.errors import InputError
 
 NAMES: tuple[str, ...] = (*BUILTINS, *bundled.SAMPLES)
 """The data sets known by name."""
+
+LARGEST_SIDE = 65_536
+"""Of images, in pixels."""
 
 KINDS = ("folder:DIR", "npz:FILE", "hf:NAME")
 
@@ -32,7 +36,8 @@ def load(
     - `npz:FILE`: arrays `x` and `y`;
     - `hf:NAME`, `hf:NAME:CONFIG`, `hf:DIR`: a data set of Hugging Face's `datasets`.
 
-    `split` chooses a split of the data sets that have them. `size` is the side to which the images of `folder:` (224
+    `split` chooses a split of the data sets that have them (see `has_splits`); the others count as their own test
+    split, and any other is refused. `size` is the side to which the images of `folder:` (224
     if it is not given) and `hf:` are brought; data that is stored as arrays keeps its shape.
 
     >>> load("mnist-sample")
@@ -42,8 +47,14 @@ def load(
     ...
     deepfool.errors.InputError: there is no data set called 'mnits'. Hint: did you mean mnist?
     """
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InputError(f"size must be a whole number of pixels, got {size!r}.")
+    if size is not None and not 1 <= (as_whole(size) or 0) <= LARGEST_SIDE:
+        raise InputError(f"size must be a whole number of pixels, 1 to {LARGEST_SIDE}, got {size!r:.80}.")
+    size = as_whole(size)
+    if not isinstance(split, str):
+        raise InputError(f"split must be a name such as test, got {split!r:.80}.")
+    if split != "test" and not has_splits(spec):
+        told = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(f"{told} has no splits to choose from, got {split!r}.", hint="leave the split out.")
     if isinstance(spec, str):
         return _load_named(spec, split, size, on_progress)
     if isinstance(spec, Data):
@@ -58,6 +69,20 @@ def load(
         f"data must be a name, a torch Dataset or DataLoader, or a pair (samples, labels), got {type(spec).__name__}.",
         hint="for a torch-like dataset that is none of these, give (x, labels).",
     )
+
+
+def has_splits(spec: Any) -> bool:
+    """Whether there are splits to choose from.
+
+    >>> has_splits("mnist"), has_splits("npz:x.npz"), has_splits("folder:images")
+    (True, False, False)
+    """
+    if not isinstance(spec, str):
+        return False
+    kind, colon, place = spec.partition(":")
+    if kind == "hf" and colon:
+        return not (Path(place).expanduser() / "state.json").is_file()  # a single table, written by save_to_disk
+    return not colon
 
 
 def _load_named(spec: str, split: str, size: int | None, on_progress: fetching.OnProgress) -> Data:

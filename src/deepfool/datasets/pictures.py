@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,23 +17,48 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"})
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000")
+"""What these files hold, whatever they are called. Others are not tried: to read an EPS, Pillow starts Ghostscript."""
 CROP = 0.875
 """The share of the resized image's short side that the centre crop keeps, as is usual for ImageNet (224 of 256)."""
 
 
-def read_picture(source: Path | IO[bytes], name: str, *, size: int | None, grey: bool = False) -> Tensor:
-    """A picture file as uint8 pixels: (3, h, w), or (1, h, w) if `grey`; a broken file is named in the error."""
-    from PIL import Image
+@contextmanager
+def open_picture(
+    source: Path | IO[bytes], name: str, *, formats: tuple[str, ...] = FORMATS, hint: str = "mend or remove the file."
+) -> Iterator[Image.Image]:
+    """A picture file, open and decoded; what is no picture of these formats is named in the error.
+
+    Every picture that this package reads comes through here.
+
+    >>> import io
+    >>> with open_picture(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0"), "cat.png"):
+    ...     pass
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.DataError: cat.png cannot be read as an image: ...
+    """
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(source) as opened:
+        with Image.open(source, formats=formats) as opened:
             opened.load()
-            return to_pixels(fit(upright(opened, grey=grey), size))
+            yield opened
     except FileNotFoundError as error:
         raise DataError(f"{name}: there is no such file.") from error
-    # Pillow's readers raise a wide choice of errors on bytes that make no sense.
-    except (OSError, SyntaxError, ValueError, IndexError, EOFError, TypeError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name} cannot be read as an image: {error}", hint="mend or remove the file.") from error
+    except DataError:
+        raise
+    except UnidentifiedImageError as error:
+        listed = ", ".join(formats)
+        raise DataError(f"{name} cannot be read as an image: it is none of {listed}.", hint=hint) from error
+    except Exception as error:  # Pillow's readers raise errors of all kinds on bytes that make no sense
+        raise DataError(f"{name} cannot be read as an image: {error}", hint=hint) from error
+
+
+def read_picture(source: Path | IO[bytes], name: str, *, size: int | None, grey: bool = False) -> Tensor:
+    """A picture file as uint8 pixels: (3, h, w), or (1, h, w) if `grey`; a broken file is named in the error."""
+    with open_picture(source, name) as opened:
+        return to_pixels(fit(upright(opened, grey=grey), size))
 
 
 def upright(image: Image.Image, *, grey: bool = False) -> Image.Image:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepfool.errors import DeepFoolError, InputError, ModelError
+from deepfool.errors import DeepFoolError, InputError, ModelError, is_out_of_memory
 from deepfool.models.building import Built, unknown_name
 from deepfool.models.checkpoints import fill, read_state
 from deepfool.models.fingerprints import fingerprint
@@ -63,7 +63,7 @@ def resolve(spec: Any, *, arch: Any = None, device: str | torch.device = "cpu") 
             hint="leave arch out, or name the weights as file:FILE",
         )
     built = _build(spec, arch=arch)
-    module = built.module.to(device).eval()
+    module = _place(built.module, device).eval()
     return Source(
         module=module,
         spec=spec if isinstance(spec, str) else _kind(spec),
@@ -71,6 +71,18 @@ def resolve(spec: Any, *, arch: Any = None, device: str | torch.device = "cpu") 
         classes=built.classes,
         fingerprint=fingerprint(module, built.architecture),
     )
+
+
+def _place(module: nn.Module, device: str | torch.device) -> nn.Module:
+    if not isinstance(device, str | torch.device):
+        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
+    try:
+        return module.to(device)
+    except (RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"the model cannot be brought to the device {str(device)!r}: {why}") from error
 
 
 def as_module(model: Any) -> nn.Module:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from deepfool import cache
+from deepfool.attacks.arguments import check_flag
 from deepfool.errors import DataError, InputError
 from deepfool.models.caffemodel import PUBLISHED_SHA1, load_caffemodel
 from deepfool.models.caffenet import caffenet
@@ -103,8 +104,9 @@ def load(name: str, *, pretrained: bool = True) -> nn.Module:
     ...
     deepfool.errors.InputError: no network 'lenet-minst' in the zoo. Hint: one of fc500-mnist, lenet-mnist, ...
     """
-    if name not in ZOO:
-        raise InputError(f"no network {name!r} in the zoo.", hint=f"one of {', '.join(ZOO)}")
+    if not isinstance(name, str) or name not in ZOO:
+        raise InputError(f"no network {name!r:.80} in the zoo.", hint=f"one of {', '.join(ZOO)}")
+    pretrained = check_flag(pretrained, "pretrained")
     entry = ZOO[name]
     if pretrained and entry.recipe is not None and not entry.weights.is_file():
         raise DataError(

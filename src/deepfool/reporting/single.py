@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from deepfool.attacks.adversarial import Adversarial
 from deepfool.attacks.arguments import Bounds
-from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, takes
-from deepfool.classifier import Classifier
-from deepfool.datasets.pictures import read_picture
+from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, run_attack, takes
+from deepfool.classifier import Classifier, Model
+from deepfool.datasets.pictures import open_picture, read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
 from deepfool.norms import norm as norm_of
@@ -53,10 +53,13 @@ class Outcome:
     iterations: int
     reason: str
     r: Tensor
+    classifier: Classifier
+    """What was attacked, its threshold included: whoever looks at the image again has to ask this one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Without the perturbation, for JSON."""
-        plain = {key: value for key, value in vars(self).items() if key not in ("r", "before", "after")}
+        """Without the perturbation and the model, for JSON."""
+        left_out = ("r", "classifier", "before", "after")
+        plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain["p"] = str(self.p) if self.p == float("inf") else self.p
         return plain | {
             "before": [asdict(each) for each in self.before],
@@ -76,7 +79,7 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
         raise InputError(f"the model takes inputs of shape {tuple(shape)}; only square ones can be cut from a picture.")
     grey = shape[0] == 1 if shape is not None else grey
     side = size or (shape[1] if shape is not None else None)
-    with Path(path).open("rb") if Path(path).is_file() else _absent(path) as stream:
+    with _open(path) as stream:
         pixels = read_picture(stream, str(path), size=None, grey=grey)
         if side is not None and tuple(pixels.shape[1:]) != (side, side):  # what fits already is left untouched
             stream.seek(0)
@@ -84,10 +87,16 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
     return pixels.float() / 255
 
 
-def _absent(path: str | Path) -> Any:
-    raise DataError(
-        f"{path}: there is no such file.", hint="relative paths count from the folder that the command is started in."
-    )
+def _open(path: str | Path) -> IO[bytes]:
+    if not Path(path).is_file():  # nor is anything opened that is no file: a pipe would wait for ever
+        raise DataError(
+            f"{path}: there is no such file.",
+            hint="relative paths count from the folder that the command is started in.",
+        )
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def name_label(source: Source, label: int) -> str:
@@ -109,9 +118,11 @@ def attack_one(
     *,
     p: float = 2,
     bounds: Bounds | None = (0, 1),
+    threshold: float | None = None,
+    outputs: str = "auto",
     **knobs: Any,
 ) -> Outcome:
-    """Attack one image (c, h, w).
+    """Attack one image (c, h, w). `threshold` and `outputs` say how to read the model (see `Classifier`).
 
     >>> import torch
     >>> from deepfool.models.sources import resolve
@@ -130,7 +141,7 @@ def attack_one(
     if _needs_eps(function) and "eps" not in wanted:
         wanted["eps"] = 0.0
     complete_knobs(function, wanted)  # says which knob is not known, before anything runs
-    f = Classifier(source.module, threshold=knobs.get("threshold"))
+    f = Classifier(source.module, threshold=threshold, outputs=outputs)
     found = _run(function, f, x.unsqueeze(0), given)
     r = found.r[0].detach().cpu()
     with f.frozen(), torch.no_grad():
@@ -139,7 +150,7 @@ def attack_one(
     return Outcome(
         attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
         adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
-        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
+        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r, classifier=f,
     )  # fmt: skip
 
 
@@ -167,12 +178,12 @@ def _needs_eps(attack: Attack) -> bool:
 def _run(attack: Attack, f: Classifier, x: Tensor, knobs: Mapping[str, Any]) -> Adversarial:
     """The attack; where it needs an eps and none is given, the smallest one that fools, on a grid of 5 %."""
     if not _needs_eps(attack) or "eps" in knobs:
-        return attack(f, x, **knobs)
+        return run_attack(attack, f, x, knobs)
     eps = 1e-4
-    found = attack(f, x, eps=eps, **knobs)
+    found = run_attack(attack, f, x, {**knobs, "eps": eps})
     while not bool(found.fooled[0]) and eps < 1:
         eps *= 1.05
-        found = attack(f, x, eps=eps, **knobs)
+        found = run_attack(attack, f, x, {**knobs, "eps": eps})
     return found
 
 
@@ -195,9 +206,13 @@ def measure(x: Tensor, y: Tensor, p: float) -> tuple[float, float]:
     return size, size / whole if whole > 0 else float("nan")
 
 
-def classify(source: Source, x: Tensor) -> int:
-    """The label of one image."""
-    f = Classifier(source.module)
+def classify(model: Model | Classifier, x: Tensor) -> int:
+    """The label of one image.
+
+    >>> classify(torch.nn.Flatten(), torch.tensor([[[0.2, 0.7]]]))
+    1
+    """
+    f = Classifier.of(model)
     with f.frozen(), torch.no_grad():
         return int(f(x.unsqueeze(0)).argmax(1)[0])
 
@@ -215,6 +230,6 @@ def write_image(path: Path, levels: Tensor) -> None:
 
 def read_back(path: Path) -> Tensor:
     """The pixels of a file that `write_image` wrote, in [0, 1]."""
-    with Image.open(path) as image:
+    with open_picture(path, str(path)) as image:
         pixels = np.array(image)
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy()).float() / 255
