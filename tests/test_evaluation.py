@@ -222,7 +222,7 @@ def test_arguments_are_checked_at_the_border(tmp_path):
     refused("batch_size must be a whole number or 'auto'", batch_size="big")
     refused("the device 'abacus' cannot be used", device="abacus")
     refused("the device 'meta' cannot be used", device="meta")
-    refused("the run needs a folder, got an empty name", out="")
+    refused("out needs a name, got an empty one", out="")
     refused("minimises the l2 norm, but the run measures linf", attack=nets_l2_only, p=float("inf"))
     refused("must return an Adversarial", attack=lambda model, x: x)
     # None of these has left rows behind, so the folder is free for the command as it was meant.

@@ -146,7 +146,6 @@ def evaluate(
     check_callable(on_progress, "on_progress")
     check_callable(on_stop, "on_stop")
     samples = load(data, split=split, size=size)
-    limit, indices, shard = check_optional_count(limit, "limit"), _check_indices(indices), _check_shard(shard)
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
     check_true_labels(source, samples, selection)
@@ -201,28 +200,6 @@ def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: e
     writer.note(scores=facts)
     for caution in consistency.list_cautions(facts):
         warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
-
-
-def _check_indices(indices: Any) -> Sequence[int] | str | None:
-    if indices is None or isinstance(indices, str):
-        return indices
-    try:
-        given = np.asarray(indices)
-    except (TypeError, ValueError, RuntimeError):
-        given = np.zeros((), object)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise InputError(
-            f"indices must be whole numbers in one dimension, or a text such as 0-99,205, got {indices!r:.80}."
-        )
-    return given.tolist()  # type: ignore[no-any-return]
-
-
-def _check_shard(shard: Any) -> tuple[int, int] | None:
-    if shard is None:
-        return None
-    if not isinstance(shard, tuple | list) or len(shard) != 2 or any(as_whole(part) is None for part in shard):
-        raise InputError(f"shard must be two whole numbers (i, n) with 1 <= i <= n, got {shard!r:.80}.")
-    return int(shard[0]), int(shard[1])
 
 
 def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from deepfool import __version__
-from deepfool.attacks.arguments import check_count
+from deepfool.attacks.arguments import as_whole, check_count
 from deepfool.errors import InputError
 
 FORMAT = 1
@@ -145,9 +145,7 @@ def select(
     if limit is not None:
         chosen = chosen[: check_count(limit, "limit")]
     if shard is not None:
-        i, n = shard
-        if not (isinstance(i, int) and isinstance(n, int) and 1 <= i <= n):
-            raise InputError(f"a shard must be i/n with 1 <= i <= n, got {i}/{n}.")
+        i, n = _read_shard(shard)
         size, longer = divmod(len(chosen), n)  # the first parts are longer by one
         start = (i - 1) * size + min(i - 1, longer)
         chosen = chosen[start : start + size + (i <= longer)]
@@ -156,9 +154,20 @@ def select(
     return chosen
 
 
+def _read_shard(shard: Any) -> tuple[int, int]:
+    whole = [as_whole(part) for part in shard] if isinstance(shard, tuple | list) else []
+    if len(whole) != 2 or whole[0] is None or whole[1] is None or not 1 <= whole[0] <= whole[1]:
+        shown = "/".join(map(str, shard)) if isinstance(shard, tuple | list) else shard
+        raise InputError(f"a shard must be i/n with 1 <= i <= n, got {shown!s:.80}.")
+    return whole[0], whole[1]
+
+
 def _read_whole(indices: Sequence[int], count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Indices out of a list or an array; what is not a whole number is not rounded to one."""
-    given = np.asarray(indices)
+    try:
+        given = np.asarray(indices)
+    except (TypeError, ValueError, RuntimeError):  # ragged, or on another device
+        given = np.zeros((), object)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise InputError(f"indices must be a list of whole numbers, got {indices!r:.80}.")
     outside = given[(given < 0) | (given >= count)]
