@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import deepfool as df
-from deepfool.execution import compile_model, keep_freed_memory
+from deepfool.runs.execution import compile_model, keep_freed_memory
 
 
 def measure_choices(network: str, work: Path, rounds: int, folder: str | None, threads: int) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from deepfool.jacobian import Tangent
+from deepfool.classifier.jacobian import Tangent
 
 
 def record(attack: Callable[[nn.Module], Any], model: nn.Module) -> list[tuple[Tensor, list[Tensor] | None]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import deepfool as df
 from benchmarks.speed import load_images
-from deepfool.attacks.problem import Problem
+from deepfool.attacks.shared.problem import Problem
 
 OVERSHOOT = 0.02
 

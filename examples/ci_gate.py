@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import deepfool
-from deepfool.gates import check, to_junit
+from deepfool.metrics.gates import check, to_junit
 
 AGREED = {"min_rho": 0.15, "max_fooled": "0.3@eps=0.8", "min_accuracy": "0.97"}
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from deepfool.batchnorm import Normalized, fold, scaffold
 from deepfool.models.nin import nin_cifar10
-from deepfool.training import Recipe, test_error, train
+from deepfool.training.batchnorm import Normalized, fold, scaffold
+from deepfool.training.sgd import Recipe, test_error, train
 
 
 def small_network():

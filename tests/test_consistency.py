@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from deepfool import evaluate
-from deepfool.consistency import InconsistentModelWarning, look_twice
 from deepfool.metrics import summarize
 from deepfool.models.sources import resolve
+from deepfool.runs.consistency import InconsistentModelWarning, look_twice
 from tests import nets
 
 

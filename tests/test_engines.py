@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepfool import engines, evaluate
-from deepfool.engines import ATTEMPTS, Batch
+from deepfool import evaluate
 from deepfool.errors import InputError, MissingExtraError, ModelError, RunError
-from deepfool.records import Group
+from deepfool.runs import engines
+from deepfool.runs.engines import ATTEMPTS, Batch
+from deepfool.runs.records import Group
 from tests import nets
 from tests.waiting import PATIENCE
 

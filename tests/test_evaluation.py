@@ -15,7 +15,7 @@ from torch import nn
 
 from deepfool import Run, deepfool, evaluate
 from deepfool.errors import InputError, RunError
-from deepfool.evaluation import Interrupted
+from deepfool.runs.evaluation import Interrupted
 from tests import nets
 from tests.oracles import affine_case, free_distances, score_differences
 from tests.waiting import PATIENCE

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from deepfool import Run, deepfool, evaluate
-from deepfool.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.models import load
+from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 
 
 def needs_a_compiler(test):

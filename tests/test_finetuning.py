@@ -12,17 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from deepfool import Run, deepfool, evaluate, finetune, finetuning, smallest_eps
-from deepfool.attacks.adversarial import Status
+from deepfool import Run, deepfool, evaluate, finetune, smallest_eps
+from deepfool.attacks.shared.adversarial import Status
 from deepfool.datasets import load
 from deepfool.errors import DataError, InputError, MissingExtraError, ModelError, RunError
-from deepfool.finetuning import LEARNING_RATE, Epoch, choose_recipe
 from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
-from deepfool.processes import Accelerated, Team
-from deepfool.recipes import RECIPES
 from deepfool.reporting.epochs import draw_epochs
-from deepfool.training import Recipe, last_rate, test_error
+from deepfool.training import finetuning
+from deepfool.training.finetuning import LEARNING_RATE, Epoch, choose_recipe
+from deepfool.training.processes import Accelerated, Team
+from deepfool.training.recipes import RECIPES
+from deepfool.training.sgd import Recipe, last_rate, test_error
 from tests import nets, tuning
 from tests.waiting import PATIENCE
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from deepfool import Run, evaluate
 from deepfool.cli import app
 from deepfool.errors import InputError, RunError
-from deepfool.gates import check, parse_share
+from deepfool.metrics.gates import check, parse_share
 from tests import nets
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from deepfool.classifier import Classifier
+from deepfool.classifier.jacobian import Tangent, cross_entropy, difference
 from deepfool.errors import ModelError
-from deepfool.jacobian import Tangent, cross_entropy, difference
 from tests.oracles import mlp
 
 

@@ -10,16 +10,15 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "neck", "classifier", "jacobian", "attacks", "models", "datasets", "processes",
-    "batchnorm", "training", "recipes", "manifests", "records", "execution", "consistency", "engines", "evaluation",
-    "metrics", "finetuning", "verification", "gates", "reporting", "experiments", "cli",
+    "errors", "cache", "norms", "classifier", "attacks", "models", "datasets", "runs", "metrics", "training", "reporting",
+    "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
 
 def imported_parts(file: Path):
-    """The parts of the package that a file imports at its top level (imports inside functions wait until called)."""
-    for node in ast.parse(file.read_text()).body:
+    """The parts of the package that a file imports, at its top or later inside a function."""
+    for node in ast.walk(ast.parse(file.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("deepfool"):
             names = [node.module] if node.module != "deepfool" else [f"deepfool.{a.name}" for a in node.names]

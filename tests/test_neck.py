@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from deepfool import Classifier, deepfool
-from deepfool.attacks.linearization import TRUST, Slopes
-from deepfool.attacks.problem import pose
-from deepfool.jacobian import Tangent
+from deepfool.attacks.deepfool import TRUST, Slopes
+from deepfool.attacks.shared.problem import pose
+from deepfool.classifier.jacobian import Tangent
+from deepfool.classifier.last_hidden_layer import find_neck, follow_layers
 from deepfool.models import load as load_model
-from deepfool.neck import find_neck, follow_layers
 
 
 def slopes_of(model, x, reference):

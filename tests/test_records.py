@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepfool import Run, deepfool, evaluate, records
+from deepfool import Run, deepfool, evaluate
 from deepfool.errors import RunError
-from deepfool.evaluation import Interrupted
-from deepfool.records import RECORDS, merge
+from deepfool.runs import records
+from deepfool.runs.evaluation import Interrupted
+from deepfool.runs.records import RECORDS, merge
 from tests import nets
 from tests.waiting import PATIENCE
 

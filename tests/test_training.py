@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from deepfool.errors import InputError, RunError
-from deepfool.training import Progress, Recipe, test_error, train
+from deepfool.training.sgd import Progress, Recipe, test_error, train
 
 RECIPE = Recipe(epochs=4, learning_rate=0.05, batch_size=16, shift=2, flip=True, crops=((0, 6), (2, 8)), clip=1.0)
 

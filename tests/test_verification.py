@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from deepfool import Run, evaluate
 from deepfool.cli import app
 from deepfool.errors import RunError
-from deepfool.records import RECORDS
-from deepfool.verification import verify
+from deepfool.runs.records import RECORDS
+from deepfool.runs.verification import verify
 from tests import nets
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from deepfool import finetune
-from deepfool.processes import find_team
-from deepfool.training import Recipe
+from deepfool.training.processes import find_team
+from deepfool.training.sgd import Recipe
 from tests import nets
 
 

@@ -15,50 +15,50 @@ if TYPE_CHECKING:
     from deepfool import errors as errors
     from deepfool import metrics as metrics
     from deepfool import models as models
-    from deepfool.attacks.adaptive_boundary import fab as fab
-    from deepfool.attacks.adversarial import Adversarial as Adversarial
-    from deepfool.attacks.adversarial import Status as Status
     from deepfool.attacks.affine import affine as affine
-    from deepfool.attacks.box_lbfgs import lbfgs as lbfgs
-    from deepfool.attacks.decoupled import ddn as ddn
-    from deepfool.attacks.fast_gradient import SmallestEps as SmallestEps
-    from deepfool.attacks.fast_gradient import fgsm as fgsm
-    from deepfool.attacks.fast_gradient import smallest_eps as smallest_eps
-    from deepfool.attacks.fast_minimum_norm import fmn as fmn
-    from deepfool.attacks.linearization import deepfool as deepfool
-    from deepfool.attacks.ray_search import tighten as tighten
-    from deepfool.attacks.super_deepfool import superdeepfool as superdeepfool
-    from deepfool.attacks.trust_region import smallest as smallest
+    from deepfool.attacks.ddn import ddn as ddn
+    from deepfool.attacks.deepfool import deepfool as deepfool
+    from deepfool.attacks.fab import fab as fab
+    from deepfool.attacks.fgsm import SmallestEps as SmallestEps
+    from deepfool.attacks.fgsm import fgsm as fgsm
+    from deepfool.attacks.fgsm import smallest_eps as smallest_eps
+    from deepfool.attacks.fmn import fmn as fmn
+    from deepfool.attacks.lbfgs import lbfgs as lbfgs
+    from deepfool.attacks.shared.adversarial import Adversarial as Adversarial
+    from deepfool.attacks.shared.adversarial import Status as Status
+    from deepfool.attacks.smallest import smallest as smallest
+    from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
+    from deepfool.attacks.tighten import tighten as tighten
     from deepfool.classifier import Classifier as Classifier
-    from deepfool.evaluation import evaluate as evaluate
-    from deepfool.finetuning import finetune as finetune
-    from deepfool.records import Run as Run
+    from deepfool.runs.evaluation import evaluate as evaluate
+    from deepfool.runs.records import Run as Run
+    from deepfool.training.finetuning import finetune as finetune
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Adversarial": "deepfool.attacks.adversarial",
+    "Adversarial": "deepfool.attacks.shared.adversarial",
     "Classifier": "deepfool.classifier",
-    "Run": "deepfool.records",
-    "SmallestEps": "deepfool.attacks.fast_gradient",
-    "Status": "deepfool.attacks.adversarial",
+    "Run": "deepfool.runs.records",
+    "SmallestEps": "deepfool.attacks.fgsm",
+    "Status": "deepfool.attacks.shared.adversarial",
     "affine": "deepfool.attacks.affine",
     "datasets": "",
-    "ddn": "deepfool.attacks.decoupled",
-    "deepfool": "deepfool.attacks.linearization",
+    "ddn": "deepfool.attacks.ddn",
+    "deepfool": "deepfool.attacks.deepfool",
     "errors": "",
-    "evaluate": "deepfool.evaluation",
-    "fab": "deepfool.attacks.adaptive_boundary",
-    "fgsm": "deepfool.attacks.fast_gradient",
-    "finetune": "deepfool.finetuning",
-    "fmn": "deepfool.attacks.fast_minimum_norm",
-    "lbfgs": "deepfool.attacks.box_lbfgs",
+    "evaluate": "deepfool.runs.evaluation",
+    "fab": "deepfool.attacks.fab",
+    "fgsm": "deepfool.attacks.fgsm",
+    "finetune": "deepfool.training.finetuning",
+    "fmn": "deepfool.attacks.fmn",
+    "lbfgs": "deepfool.attacks.lbfgs",
     "metrics": "",
     "models": "",
-    "smallest": "deepfool.attacks.trust_region",
-    "smallest_eps": "deepfool.attacks.fast_gradient",
-    "superdeepfool": "deepfool.attacks.super_deepfool",
-    "tighten": "deepfool.attacks.ray_search",
+    "smallest": "deepfool.attacks.smallest",
+    "smallest_eps": "deepfool.attacks.fgsm",
+    "superdeepfool": "deepfool.attacks.superdeepfool",
+    "tighten": "deepfool.attacks.tighten",
 }
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch import nn
 
 import deepfool as package
 from deepfool import Adversarial, affine, ddn, deepfool, fab, fgsm, fmn, lbfgs, smallest, smallest_eps, superdeepfool
-from deepfool.attacks.ray_search import tighten
+from deepfool.attacks.tighten import tighten
 from deepfool.errors import DeepFoolError, InputError
 
 D, C, N = 4, 3, 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deepfool import Classifier, deepfool
-from deepfool.attacks import linearization
+from deepfool.attacks import deepfool as algorithm
 from deepfool.datasets import load as load_data
 from deepfool.models import load as load_model
 
@@ -64,7 +64,7 @@ def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
     model.weight.data, model.bias.data = w, torch.tensor([5.0, 0.5, 0.4, 0.3, 0.2, 0.1])
     x = torch.zeros(1, 80)
     assert deepfool(model, x).adv_label == deepfool(model, x, candidates="all").adv_label == 4
-    assert deepfool(model, x, candidates=linearization.FIRST).adv_label == 1
+    assert deepfool(model, x, candidates=algorithm.FIRST).adv_label == 1
 
 
 @pytest.mark.parametrize("p", [2, torch.inf])
@@ -77,7 +77,7 @@ def test_of_many_classes_few_are_looked_at(p):
     same = (every.r - auto.r).norm(dim=1) <= 1e-4 * every.r.norm(dim=1)
     assert same.float().mean() >= 0.97
     assert every.backwards.max() == 299
-    assert auto.backwards.max() <= linearization.MOST + linearization.AT_ONCE
+    assert auto.backwards.max() <= algorithm.MOST + algorithm.AT_ONCE
     assert auto.backwards.double().mean() <= 16
     alone = deepfool(model, x[3:4], p=p, max_iter=1, overshoot=0.0)
     torch.testing.assert_close(alone.r[0], auto.r[3])

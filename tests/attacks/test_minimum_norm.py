@@ -11,7 +11,7 @@ from torch import nn
 
 import deepfool as package
 from deepfool import Classifier, Status, ddn, deepfool, fab, fgsm, fmn, lbfgs, superdeepfool
-from deepfool.attacks.registry import find_attack, name_attack, takes
+from deepfool.attacks.shared.registry import find_attack, name_attack, takes
 from deepfool.errors import InputError
 from deepfool.norms import norm
 from tests.attacks.test_border import Poisoned, break_the_gradient

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deepfool import Classifier, datasets, deepfool, smallest
-from deepfool.jacobian import Tangent
+from deepfool.classifier.jacobian import Tangent
 
 
 def mlp(*widths):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepfool import Status, affine, datasets, deepfool, models, smallest
+from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent
 from tests.oracles import affine_case, mlp
 
 NORMS = [1.0, 2.0, math.inf]

@@ -63,7 +63,7 @@ def test_list_says_what_to_install(monkeypatch):
 def test_check_measures_and_says_when_the_data_is_not_the_cards():
     sample = datasets.load("mnist-sample")
     from deepfool.models import load
-    from deepfool.training import test_error
+    from deepfool.training.sgd import test_error
 
     expected = test_error(load("lenet-mnist"), sample.images(), sample.labels)
     result = run("check", "lenet-mnist", "--data", "mnist-sample")

@@ -9,7 +9,7 @@ import torch
 
 from deepfool import datasets, models
 from deepfool.errors import MissingExtraError
-from deepfool.training import test_error
+from deepfool.training.sgd import test_error
 
 
 def _images() -> Path:

@@ -15,7 +15,7 @@ from deepfool.errors import DataError, InputError
 from deepfool.models import zoo
 from deepfool.models.cards import read_card, read_weights
 from deepfool.models.zoo import ZOO
-from deepfool.training import Recipe, test_error
+from deepfool.training.sgd import Recipe, test_error
 
 SHIPPED = [name for name in ZOO if (zoo.WEIGHTS / f"{name}.safetensors").is_file()]
 

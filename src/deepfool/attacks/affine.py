@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.arguments import check_bounds, check_inputs
+from deepfool.attacks.shared.arguments import check_bounds, check_inputs
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance, norm, step, step_in_box
 

@@ -16,8 +16,8 @@ def check_run(
 ) -> None:
     """Check conditions on a run: exit code 1, and one line of why, if one is not met."""
     from deepfool.errors import RunError
-    from deepfool.gates import check, to_junit
-    from deepfool.records import Run
+    from deepfool.metrics.gates import check, to_junit
+    from deepfool.runs.records import Run
 
     verdicts = check(Run(run), min_rho=min_rho, max_fooled=max_fooled, min_accuracy=min_accuracy)
     if junit is not None:

@@ -25,7 +25,7 @@ def compare_runs(
     from rich.table import Table
 
     from deepfool.metrics import check_same_data, compare, shared_norm
-    from deepfool.records import Run
+    from deepfool.runs.records import Run
 
     one, other = Run(a), Run(b)
     check_same_data(one, other)

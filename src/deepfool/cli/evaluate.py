@@ -18,8 +18,8 @@ from deepfool.cli.output import echo, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepfool.evaluation import Progress
-    from deepfool.records import Run
+    from deepfool.runs.evaluation import Progress
+    from deepfool.runs.records import Run
 
 LINE_EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -59,9 +59,9 @@ def evaluate_model(
 
     from deepfool.cli.show import draw_summary
     from deepfool.datasets import load
-    from deepfool.evaluation import Interrupted, evaluate
-    from deepfool.execution import keep_freed_memory
     from deepfool.metrics import summarize
+    from deepfool.runs.evaluation import Interrupted, evaluate
+    from deepfool.runs.execution import keep_freed_memory
 
     keep_freed_memory()
     console = make_console(stderr=True, quiet=quiet)

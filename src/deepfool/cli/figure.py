@@ -17,8 +17,8 @@ def draw_run(
 ) -> None:
     """Draw a figure of one run, or of several on the same axes."""
     from deepfool.errors import InputError
-    from deepfool.records import Run
     from deepfool.reporting.figures import KINDS, draw_figure
+    from deepfool.runs.records import Run
 
     *runs, kind = words
     if kind not in KINDS or not runs:

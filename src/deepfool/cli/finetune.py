@@ -16,7 +16,7 @@ from deepfool.cli.output import describing, echo, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepfool.finetuning import Epoch, FineTuned, Progress
+    from deepfool.training.finetuning import Epoch, FineTuned, Progress
 
 WEIGHTS, FIGURES, CHECKPOINT, PICTURE = "model.safetensors", "finetuning.json", "checkpoint.pt", "finetuning.svg"
 
@@ -68,10 +68,10 @@ def finetune_model(
     from deepfool.cli.data import drawing_fetch
     from deepfool.cli.evaluate import read_bounds, read_knobs, read_split
     from deepfool.datasets import load
-    from deepfool.execution import keep_freed_memory
-    from deepfool.finetuning import finetune
     from deepfool.norms import check_p
-    from deepfool.processes import find_team
+    from deepfool.runs.execution import keep_freed_memory
+    from deepfool.training.finetuning import finetune
+    from deepfool.training.processes import find_team
 
     keep_freed_memory()
     team = find_team()
@@ -119,8 +119,9 @@ def _write(tuned: FineTuned, out: Path, **about: Any) -> dict[str, Any]:
 
     import torch
 
-    from deepfool import cache, manifests
+    from deepfool import cache
     from deepfool.models.cards import write_weights
+    from deepfool.runs import manifests
 
     settings = tuned.settings
     write_weights(
@@ -182,7 +183,7 @@ def _tell_gain(before: float, after: float) -> str:
 def make_remarks(tuned: FineTuned) -> list[str]:
     """What has to be known about the figures.
 
-    >>> from deepfool.finetuning import Epoch, FineTuned
+    >>> from deepfool.training.finetuning import Epoch, FineTuned
     >>> rows = Epoch(0, 0.1, {"deepfool": 0.1, "smallest": 0.1}), Epoch(1, 0.1, {"deepfool": 0.2, "smallest": 0.11})
     >>> make_remarks(FineTuned(None, rows, None))
     ['deepfool sees a gain of 100 %, smallest one of 10 %: only the latter can be relied on.']

@@ -156,7 +156,7 @@ def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> fl
     from rich.progress import track
 
     from deepfool.errors import DataError
-    from deepfool.training import test_error
+    from deepfool.training.sgd import test_error
 
     wrong = 0
     starts = range(0, len(data), batch)

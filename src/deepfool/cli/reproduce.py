@@ -34,9 +34,9 @@ def reproduce_paper(
     """Make the paper's tables and figures again. The same command goes on where it stopped."""
     import torch
 
-    from deepfool.evaluation import Interrupted
-    from deepfool.execution import keep_freed_memory
     from deepfool.experiments import reproduce
+    from deepfool.runs.evaluation import Interrupted
+    from deepfool.runs.execution import keep_freed_memory
 
     keep_freed_memory()
     console = make_console(stderr=True, quiet=quiet)

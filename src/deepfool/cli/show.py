@@ -22,7 +22,7 @@ def show_run(
     """Show the figures of a run."""
 
     from deepfool.metrics import summarize
-    from deepfool.records import Run
+    from deepfool.runs.records import Run
 
     summary = summarize(Run(run))
     if as_json:

@@ -14,7 +14,7 @@ def print_table(
     style: str = typer.Option("markdown", "--format", help="markdown, csv or latex."),
 ) -> None:
     """Print a table with a row per run: rho_adv, its interval, accuracy, median, cost."""
-    from deepfool.records import Run
     from deepfool.reporting.tables import format_table
+    from deepfool.runs.records import Run
 
     echo(format_table([Run(run) for run in runs], style), nl=False)

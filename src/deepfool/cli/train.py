@@ -14,7 +14,7 @@ from deepfool.cli.output import describing, echo, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepfool.training import Progress, Recipe
+    from deepfool.training.sgd import Progress, Recipe
 
 
 def train_network(
@@ -37,10 +37,10 @@ def train_network(
     from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.cli.evaluate import read_split
     from deepfool.errors import InputError
-    from deepfool.execution import keep_freed_memory
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
-    from deepfool.training import test_error, train
+    from deepfool.runs.execution import keep_freed_memory
+    from deepfool.training.sgd import test_error, train
 
     keep_freed_memory()
     entry = ZOO.get(name)

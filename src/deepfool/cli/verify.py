@@ -12,7 +12,7 @@ import typer
 from deepfool.cli.options import RUN_CODE
 
 if TYPE_CHECKING:
-    from deepfool.verification import Verification
+    from deepfool.runs.verification import Verification
 
 
 def verify_run(
@@ -29,8 +29,8 @@ def verify_run(
     from rich.console import Console
     from rich.table import Table
 
-    from deepfool.records import Run
-    from deepfool.verification import verify
+    from deepfool.runs.records import Run
+    from deepfool.runs.verification import verify
 
     found = verify(Run(run), model, data, device=device, batch_size=batch_size, may_run_code=run_code)
     _keep(run, found)
@@ -53,9 +53,9 @@ def _keep(folder: Path, found: Verification) -> None:
     """Leave the outcome in the run folder, for the report; a folder that cannot be written to is no reason to fail."""
     from deepfool import cache
     from deepfool.errors import DataError
-    from deepfool.manifests import now
-    from deepfool.records import Run
     from deepfool.reporting.provenance import VERIFICATION
+    from deepfool.runs.manifests import now
+    from deepfool.runs.records import Run
 
     outcome = {"verified": now(), "model": Run(folder).identity["model"]["sha256"], **found.as_dict()}
     with suppress(DataError):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfool.attacks.arguments import check_dense
+from deepfool.attacks.shared.arguments import check_dense
 from deepfool.datasets.data import Data, hash_tensors, positions, to_unit
 from deepfool.errors import DataError, InputError
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from deepfool.attacks.arguments import as_whole
+from deepfool.attacks.shared.arguments import as_whole
 from deepfool.datasets import arrays, bundled, fetching, wrapped
 from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.data import Data

@@ -14,8 +14,8 @@ import torch
 from deepfool.experiments.networks import Subject, find_subject, name_network, training_pair
 from deepfool.experiments.paper import ALPHAS, LR_SCALE, LR_SCALE_FIGURE_9, SMALL
 from deepfool.experiments.session import Session
-from deepfool.finetuning import finetune
 from deepfool.models.zoo import ZOO
+from deepfool.training.finetuning import finetune
 
 STRATEGIES = ("deepfool", "fgsm", "clean")
 JUDGED_BY_FGSM = ("nin-cifar10", "lenet-cifar10")

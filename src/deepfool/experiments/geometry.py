@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfool.attacks.affine import affine
-from deepfool.attacks.linearization import deepfool
+from deepfool.attacks.deepfool import deepfool
 from deepfool.experiments.session import Session
 
 MOST = 6

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfool.attacks.box_lbfgs import lbfgs
-from deepfool.attacks.fast_gradient import fgsm, smallest_eps
-from deepfool.attacks.linearization import deepfool
+from deepfool.attacks.deepfool import deepfool
+from deepfool.attacks.fgsm import fgsm, smallest_eps
+from deepfool.attacks.lbfgs import lbfgs
 from deepfool.datasets import Data
-from deepfool.evaluation import Progress, evaluate
 from deepfool.experiments.networks import Subject
 from deepfool.experiments.paper import IMAGENET_CANDIDATES, OVERSHOOT, SHARE
 from deepfool.experiments.session import Session
 from deepfool.experiments.space import pixel_bounds
 from deepfool.metrics import count_iterations, rho_adv, share_fooled
 from deepfool.models.zoo import ZOO
+from deepfool.runs.evaluation import Progress, evaluate
 
 BATCH = 100
 

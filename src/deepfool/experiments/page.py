@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 import deepfool.reporting
-from deepfool import __version__, cache, manifests
+from deepfool import __version__, cache
 from deepfool.experiments import tabulation
 from deepfool.experiments.claims import judge_all
 from deepfool.experiments.drawing import draw_all
@@ -22,6 +22,7 @@ from deepfool.experiments.paper import CITATION, PLACES
 from deepfool.experiments.scales import find_scale
 from deepfool.experiments.session import MARK, read_results
 from deepfool.experiments.tabulation import Table
+from deepfool.runs import manifests
 
 HERE = Path(__file__).parent
 PAGE, MARKDOWN, FIGURES = "reproduction.html", "reproduction.md", "figures"

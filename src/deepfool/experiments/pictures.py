@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfool.attacks.fast_gradient import fgsm, smallest_eps
-from deepfool.attacks.linearization import deepfool
+from deepfool.attacks.deepfool import deepfool
+from deepfool.attacks.fgsm import fgsm, smallest_eps
 from deepfool.datasets import load
 from deepfool.experiments.networks import Subject, find_subject, name_network
 from deepfool.experiments.paper import OVERSHOOT

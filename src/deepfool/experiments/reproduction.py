@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from deepfool.engines import keeping_ray
 from deepfool.errors import InputError
 from deepfool.experiments import curves, geometry, pictures, table1, table2
 from deepfool.experiments.page import write_pages
 from deepfool.experiments.scales import find_scale
 from deepfool.experiments.session import Session, Step
+from deepfool.runs.engines import keeping_ray
 
 EXPERIMENTS: Mapping[str, Callable[[Session], dict[str, Any]]] = {
     "geometry": geometry.make,

@@ -1,6 +1,6 @@
 """One reproduction in one folder: what it may use, and what it remembers.
 
-    OUT/runs/        a run folder for each measurement (see `deepfool.records`), which goes on where it stopped
+    OUT/runs/        a run folder for each measurement (see `deepfool.runs.records`), which goes on where it stopped
     OUT/parts/       what was computed from them and beside them, a JSON file each, with the settings it depends on
     OUT/results/     one JSON file for each experiment: all that the pages are made of
     OUT/figures/     the pictures
@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
-from deepfool import __version__, cache, manifests
+from deepfool import __version__, cache
 from deepfool.errors import InputError, RunError
 from deepfool.experiments.scales import Scale
+from deepfool.runs import manifests
 
 MARK = "reproduction.json"
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from deepfool import cache
-from deepfool.attacks.arguments import check_flag
+from deepfool.attacks.shared.arguments import check_flag
 from deepfool.errors import DataError, InputError
 from deepfool.models.caffemodel import PUBLISHED_SHA1, load_caffemodel
 from deepfool.models.caffenet import caffenet
@@ -23,7 +23,7 @@ from deepfool.models.lenet import lenet_cifar10, lenet_mnist
 from deepfool.models.nin import nin_cifar10
 
 if TYPE_CHECKING:
-    from deepfool.training import Recipe
+    from deepfool.training.sgd import Recipe
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -70,7 +70,7 @@ class Entry:
     @property
     def recipe(self) -> Recipe | None:
         """How it is trained; None for ImageNet networks, which come trained."""
-        from deepfool.recipes import RECIPES  # late: training comes after models in this package
+        from deepfool.training.recipes import RECIPES  # late: training comes after models in this package
 
         return RECIPES.get(self.name)
 

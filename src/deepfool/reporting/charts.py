@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.adversarial import Status
+from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
-from deepfool.records import Records, Run
 from deepfool.reporting.naming import name_class, names_of_run
+from deepfool.runs.records import Records, Run
 
 POINTS = 161
 MOST_BINS = 40

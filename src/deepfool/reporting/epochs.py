@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from deepfool.errors import InputError
-from deepfool.finetuning import Epoch
 from deepfool.reporting.figures import DASHES, PALETTE, save_figure
+from deepfool.training.finetuning import Epoch
 
 MARKS = ("o", "s", "^", "D", "v", "P")
 

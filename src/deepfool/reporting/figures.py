@@ -11,8 +11,8 @@ import numpy as np
 
 from deepfool.errors import InputError, MissingExtraError, RunError
 from deepfool.metrics import accuracy_curve, rho_adv
-from deepfool.records import Run
 from deepfool.reporting.charts import find_end, make_classes, make_histogram
+from deepfool.runs.records import Run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)))

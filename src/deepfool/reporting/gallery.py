@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.adversarial import Status
+from deepfool.attacks.shared.adversarial import Status
 from deepfool.datasets import Data
-from deepfool.engines import Batch, Job, Worker
 from deepfool.errors import DeepFoolError, RunError
 from deepfool.models.sources import Source
-from deepfool.records import Ints, Records, Row, Run, read_shard, refuse_code
 from deepfool.reporting.images import Array, is_picture, show_perturbation, to_data_uri, to_pixels
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
-from deepfool.verification import find_subjects
+from deepfool.runs.engines import Batch, Job, Worker
+from deepfool.runs.records import Ints, Records, Row, Run, read_shard, refuse_code
+from deepfool.runs.verification import find_subjects
 
 EACH_END = 12
 """How many of the most fragile, and of the most robust."""

@@ -10,7 +10,7 @@ from deepfool.datasets.catalog import BUILTINS
 from deepfool.errors import MissingExtraError
 from deepfool.models.libraries import import_torchvision
 from deepfool.models.zoo import ZOO
-from deepfool.records import Run
+from deepfool.runs.records import Run
 
 
 def name_class(classes: Sequence[str], label: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from deepfool import __version__, cache, manifests
+from deepfool import __version__, cache
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.metrics import (
     Comparison,
@@ -26,10 +26,11 @@ from deepfool.metrics import (
     share_fooled,
     shared_norm,
 )
-from deepfool.records import Records, Run
 from deepfool.reporting import charts, provenance, wording
 from deepfool.reporting.gallery import Gallery, make_gallery
 from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references, is_bounded
+from deepfool.runs import manifests
+from deepfool.runs.records import Records, Run
 
 HERE = Path(__file__).parent
 REPORT = "report.html"

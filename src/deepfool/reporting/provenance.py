@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from deepfool.attacks.registry import ATTACKS, complete_knobs, find_attack
+from deepfool.attacks.shared.registry import ATTACKS, complete_knobs, find_attack
 from deepfool.errors import DeepFoolError
-from deepfool.records import Run
 from deepfool.reporting.wording import name_norm
+from deepfool.runs.records import Run
 
 VERIFICATION = "verification.json"
 """What `deepfool verify` leaves in the run folder."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from deepfool.models.zoo import ZOO
-from deepfool.records import Run
+from deepfool.runs.records import Run
 
 PAPER = "Moosavi-Dezfooli, Fawzi, Frossard: DeepFool, CVPR 2016"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.arguments import check_count
+from deepfool.attacks.shared.arguments import check_count
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
 

@@ -13,9 +13,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial
-from deepfool.attacks.arguments import Bounds
-from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack, run_attack, takes
+from deepfool.attacks.shared.adversarial import Adversarial
+from deepfool.attacks.shared.arguments import Bounds
+from deepfool.attacks.shared.registry import (
+    ATTACKS,
+    Attack,
+    complete_knobs,
+    find_attack,
+    name_attack,
+    run_attack,
+    takes,
+)
 from deepfool.classifier import Classifier, Model
 from deepfool.datasets.pictures import open_picture, read_picture
 from deepfool.errors import DataError, InputError

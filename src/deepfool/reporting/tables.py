@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from deepfool.errors import InputError
 from deepfool.metrics import Estimate, clean_accuracy, count_iterations, quantile, relative_distances, rho_adv
-from deepfool.records import Run
 from deepfool.reporting.wording import format_number
+from deepfool.runs.records import Run
 
 Cells = dict[str, str | float | int | None]
 """One row: a column name for each value; an estimate takes three columns."""

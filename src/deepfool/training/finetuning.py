@@ -36,9 +36,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepfool import __version__, cache, manifests
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool import __version__, cache
+from deepfool.attacks.fgsm import smallest_eps
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     check_callable,
     check_count,
@@ -49,21 +50,21 @@ from deepfool.attacks.arguments import (
     check_share,
     check_threshold,
 )
-from deepfool.attacks.fast_gradient import smallest_eps
-from deepfool.attacks.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack
+from deepfool.attacks.shared.registry import ATTACKS, Attack, complete_knobs, find_attack, name_attack
 from deepfool.classifier import Classifier, Model
 from deepfool.datasets import Data, load
 from deepfool.datasets.loading import has_splits
 from deepfool.errors import DataError, InputError, ModelError, RunError
-from deepfool.evaluation import check_true_labels, choose_device, evaluate
 from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.sources import Source, resolve
 from deepfool.models.zoo import ZOO
 from deepfool.norms import check_p, norm
-from deepfool.processes import Team, find_team
-from deepfool.records import Run
-from deepfool.training import (
+from deepfool.runs import manifests
+from deepfool.runs.evaluation import check_true_labels, choose_device, evaluate
+from deepfool.runs.records import Run
+from deepfool.training.processes import Team, find_team
+from deepfool.training.sgd import (
     Recipe,
     draw_batches,
     last_rate,
@@ -219,7 +220,7 @@ def finetune(
     check_callable(on_progress, "on_progress")
     check_threshold(knobs.get("threshold"))
     if recipe is not None and not isinstance(recipe, Recipe):
-        raise InputError(f"recipe must be a deepfool.training.Recipe, got {type(recipe).__name__}.")
+        raise InputError(f"recipe must be a deepfool.training.sgd.Recipe, got {type(recipe).__name__}.")
     cache, checkpoint = (
         None if place is None else check_path(place, name)
         for place, name in ((cache, "cache"), (checkpoint, "checkpoint"))
@@ -528,7 +529,7 @@ class _Images:
         job = self.job
         by_sign = job.perturb == "fgsm"
         return _Measurement(
-            job, weights, job.train, "deepfool.finetuning:step_by_sign" if by_sign else job.perturb,
+            job, weights, job.train, "deepfool.training.finetuning:step_by_sign" if by_sign else job.perturb,
             p=math.inf if by_sign else job.p, knobs=self.knobs, limit=job.train.limit, perturbations=True,
             # The only way in which `evaluate` gives labels to an attack; this one skips nothing.
             labels=by_sign,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial
+from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.classifier import check_threshold as check_threshold
 from deepfool.errors import InputError
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.deepfool import run_deepfool
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_count,
@@ -30,9 +31,8 @@ from deepfool.attacks.arguments import (
     check_overshoot,
     check_threshold,
 )
-from deepfool.attacks.linearization import run_deepfool
-from deepfool.attacks.problem import Problem, pose
-from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.shared.problem import Problem, pose
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
 
 

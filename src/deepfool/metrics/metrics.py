@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.adversarial import Status
-from deepfool.attacks.arguments import as_number, check_count, check_number
-from deepfool.consistency import list_cautions
+from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.arguments import as_number, check_count, check_number
 from deepfool.errors import InputError, RunError
-from deepfool.records import NORMS, Floats, Ints, Records, Row, Run
+from deepfool.runs.consistency import list_cautions
+from deepfool.runs.records import NORMS, Floats, Ints, Records, Row, Run
 
 RESAMPLES = 2000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

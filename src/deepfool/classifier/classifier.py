@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepfool.classifier.last_hidden_layer import Neck
 from deepfool.errors import InputError, ModelError, is_out_of_memory
-from deepfool.neck import Neck
 
 Model = Callable[[Tensor], Any]
 

@@ -14,8 +14,8 @@ from functools import partial
 from xml.etree import ElementTree
 
 from deepfool.errors import InputError, RunError
-from deepfool.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
-from deepfool.records import Records, Run
+from deepfool.metrics.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
+from deepfool.runs.records import Records, Run
 
 
 @dataclass(frozen=True)

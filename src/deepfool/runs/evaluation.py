@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from deepfool import __version__, consistency, engines, manifests
-from deepfool.attacks.arguments import (
+from deepfool import __version__
+from deepfool.runs import consistency, engines, manifests
+from deepfool.attacks.shared.arguments import (
     Bounds,
     as_whole,
     check_callable,
@@ -28,13 +29,13 @@ from deepfool.attacks.arguments import (
     check_optional_count,
     check_path,
 )
-from deepfool.attacks.registry import Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
-from deepfool.records import Group, Ints, Row, Run, RunWriter
+from deepfool.runs.records import Group, Ints, Row, Run, RunWriter
 
 ENGINES = ("local", "ray")
 
@@ -107,7 +108,7 @@ def evaluate(
     Args:
         model: a spec (`lenet-mnist`, `timm:resnet18`, ...) or a module; see `deepfool.models`.
         data: a name, a place, a dataset or a pair (samples, labels); see `deepfool.datasets.load`.
-        attack: a name of `deepfool.attacks.registry`, `module:function`, or a function.
+        attack: a name of `deepfool.attacks.shared.registry`, `module:function`, or a function.
         out: the run folder.
         p: the norm to keep small.
         bounds: (lowest, highest) of the inputs; None leaves them free, as the paper does.

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from deepfool.classifier import Classifier
+from deepfool.classifier.classifier import Classifier
+from deepfool.classifier.last_hidden_layer import find_neck, follow_layers
 from deepfool.errors import ModelError, is_out_of_memory
-from deepfool.neck import find_neck, follow_layers
 from deepfool.norms import norm
 
 

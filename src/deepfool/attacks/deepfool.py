@@ -20,8 +20,8 @@ import math
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Candidates,
     Labels,
@@ -32,10 +32,10 @@ from deepfool.attacks.arguments import (
     check_overshoot,
     check_threshold,
 )
-from deepfool.attacks.problem import Problem, pose
-from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.shared.problem import Problem, pose
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
-from deepfool.jacobian import Tangent
+from deepfool.classifier.jacobian import Tangent
 from deepfool.norms import check_p, dual, norm, reach, step
 
 FIRST, AGAIN = 3, 1

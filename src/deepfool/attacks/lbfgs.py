@@ -18,8 +18,9 @@ import torch
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.deepfool import choose_classes
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_count,
@@ -28,11 +29,10 @@ from deepfool.attacks.arguments import (
     check_number,
     check_threshold,
 )
-from deepfool.attacks.linearization import choose_classes
-from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
-from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
-from deepfool.jacobian import cross_entropy
+from deepfool.classifier.jacobian import cross_entropy
 
 FACTOR = 4.0
 """By how much c changes while it is being bracketed."""

@@ -16,8 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_count,
@@ -27,9 +27,9 @@ from deepfool.attacks.arguments import (
     check_start,
     check_threshold,
 )
-from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
-from deepfool.attacks.ray_search import shorten
-from deepfool.attacks.schedules import cosine
+from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
+from deepfool.attacks.shared.schedules import cosine
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance, norm, project_on_ball

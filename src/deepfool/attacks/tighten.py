@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_adversarial,
@@ -26,7 +26,7 @@ from deepfool.attacks.arguments import (
     check_threshold,
     spread_target,
 )
-from deepfool.attacks.problem import Problem, pose
+from deepfool.attacks.shared.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import norm
 

@@ -6,7 +6,7 @@ beyond mirrored and shifted images, so that robustness stays comparable with the
 
 from __future__ import annotations
 
-from deepfool.training import Recipe
+from deepfool.training.sgd import Recipe
 
 RECIPES = {
     "fc500-mnist": Recipe(epochs=15, learning_rate=0.1),

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
-from deepfool.engines import DTYPES
+from deepfool.runs.engines import DTYPES
 from deepfool.errors import DeepFoolError, RunError
-from deepfool.evaluation import choose_device
+from deepfool.runs.evaluation import choose_device
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import norm
-from deepfool.records import Row, Run, refuse_code
+from deepfool.runs.records import Row, Run, refuse_code
 
 TOLERANCE = 1e-5
 """By how much, relatively, a norm may differ from the one in its row."""

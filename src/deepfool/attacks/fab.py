@@ -16,8 +16,9 @@ import math
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.deepfool import choose_classes
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_count,
@@ -27,12 +28,11 @@ from deepfool.attacks.arguments import (
     check_optional_count,
     check_threshold,
 )
-from deepfool.attacks.linearization import choose_classes
-from deepfool.attacks.problem import NO_DIRECTION, Problem, pose
-from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
+from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent
 from deepfool.norms import check_p, distance, norm
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepfool.attacks.problem import Problem
+from deepfool.attacks.shared.problem import Problem
 from deepfool.norms import norm
 
 BISECTIONS = 12

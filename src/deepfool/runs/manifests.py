@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from deepfool import __version__
-from deepfool.attacks.arguments import as_whole, check_count
+from deepfool.attacks.shared.arguments import as_whole, check_count
 from deepfool.errors import InputError
 
 FORMAT = 1

@@ -1,6 +1,6 @@
 """RECORDS: a run is a folder, and everything after the measurement reads only that folder.
 
-    manifest.json          what was measured (see `deepfool.manifests`)
+    manifest.json          what was measured (see `deepfool.runs.manifests`)
     records.jsonl          one row per sample, in the order in which batches were finished
     perturbations/         r itself, a safetensors file per batch, when it was asked for
 
@@ -36,10 +36,10 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from deepfool import manifests
-from deepfool.attacks.adversarial import Status
-from deepfool.attacks.arguments import check_path
-from deepfool.attacks.registry import ATTACKS
+from deepfool.runs import manifests
+from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.arguments import check_path
+from deepfool.attacks.shared.registry import ATTACKS
 from deepfool.errors import InputError, RunError
 
 Row = dict[str, Any]

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepfool.batchnorm import fold, scaffold
 from deepfool.errors import InputError, RunError
-from deepfool.processes import ALONE, Team
+from deepfool.training.batchnorm import fold, scaffold
+from deepfool.training.processes import ALONE, Team
 
 
 @dataclass(frozen=True)

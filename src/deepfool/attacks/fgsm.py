@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     as_tensor,
@@ -28,11 +28,11 @@ from deepfool.attacks.arguments import (
     check_share,
     check_threshold,
 )
-from deepfool.attacks.problem import NO_DIRECTION, pose
-from deepfool.attacks.ray_search import shorten
+from deepfool.attacks.shared.problem import NO_DIRECTION, pose
+from deepfool.attacks.tighten import shorten
 from deepfool.classifier import Classifier, Model
+from deepfool.classifier.jacobian import cross_entropy
 from deepfool.errors import DataError, InputError
-from deepfool.jacobian import cross_entropy
 from deepfool.norms import norm
 
 

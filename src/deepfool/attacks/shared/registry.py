@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from deepfool.attacks.adversarial import Adversarial
+from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.errors import DeepFoolError, InputError, is_out_of_memory
 
 Attack = Callable[..., Adversarial]
 
 ATTACKS: dict[str, str] = {
-    "deepfool": "deepfool.attacks.linearization:deepfool",
-    "smallest": "deepfool.attacks.trust_region:smallest",
-    "superdeepfool": "deepfool.attacks.super_deepfool:superdeepfool",
-    "ddn": "deepfool.attacks.decoupled:ddn",
-    "fmn": "deepfool.attacks.fast_minimum_norm:fmn",
-    "fab": "deepfool.attacks.adaptive_boundary:fab",
-    "fgsm": "deepfool.attacks.fast_gradient:fgsm",
-    "lbfgs": "deepfool.attacks.box_lbfgs:lbfgs",
+    "deepfool": "deepfool.attacks.deepfool:deepfool",
+    "smallest": "deepfool.attacks.smallest:smallest",
+    "superdeepfool": "deepfool.attacks.superdeepfool:superdeepfool",
+    "ddn": "deepfool.attacks.ddn:ddn",
+    "fmn": "deepfool.attacks.fmn:fmn",
+    "fab": "deepfool.attacks.fab:fab",
+    "fgsm": "deepfool.attacks.fgsm:fgsm",
+    "lbfgs": "deepfool.attacks.lbfgs:lbfgs",
 }
 """name -> "module:function"."""
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import (
+from deepfool.attacks.deepfool import WIDE, Slopes, Walk, choose_classes, nearest_open
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_count,
@@ -31,12 +32,11 @@ from deepfool.attacks.arguments import (
     check_optional_count,
     check_threshold,
 )
-from deepfool.attacks.decision_search import search_by_decisions
-from deepfool.attacks.linearization import WIDE, Slopes, Walk, choose_classes, nearest_open
-from deepfool.attacks.problem import Problem, pose
+from deepfool.attacks.shared.decisions import search_by_decisions
+from deepfool.attacks.shared.problem import Problem, pose
 from deepfool.classifier import Classifier, Model
+from deepfool.classifier.jacobian import Tangent, difference
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent, difference
 from deepfool.norms import check_p, dual, norm, project
 
 OVERSHOOT = 0.02

@@ -30,14 +30,14 @@ import torch
 from torch import Tensor, nn
 
 from deepfool import errors
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.registry import Attack, find_attack, name_attack, run_attack, takes
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.registry import Attack, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.errors import DeepFoolError, InputError, MissingExtraError, RunError, is_out_of_memory
-from deepfool.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
+from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.models.sources import resolve
 from deepfool.norms import norm
-from deepfool.records import Group, Row
+from deepfool.runs.records import Group, Row
 
 ATTEMPTS = 3
 """How often a batch is tried before it is taken to be what ends the workers."""

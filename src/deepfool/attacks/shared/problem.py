@@ -15,11 +15,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from deepfool.attacks.adversarial import Adversarial, Status
-from deepfool.attacks.arguments import Bounds, Labels, check_bounds, check_labels, check_mask, check_target
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.arguments import Bounds, Labels, check_bounds, check_labels, check_mask, check_target
 from deepfool.classifier import Classifier, Model
+from deepfool.classifier.jacobian import Tangent, cross_entropy, difference
 from deepfool.errors import InputError
-from deepfool.jacobian import Tangent, cross_entropy, difference
 from deepfool.norms import distance, norm, step, step_in_box
 
 Seeds: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
