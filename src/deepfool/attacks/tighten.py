@@ -115,11 +115,6 @@ def tighten(
     return Adversarial.concatenate([adversarial.rows(rest), after]).rows(torch.cat([rest, rows]).argsort())
 
 
-def _of_rows(bounds: Bounds, x: Tensor, rows: Tensor) -> list[Tensor]:
-    """The bounds of some samples, whether they were given as numbers, per feature, or per sample and feature."""
-    return [torch.as_tensor(bound).to(x).expand(x.shape)[rows] for bound in bounds]
-
-
 def shorten(problem: Problem) -> None:
     """Scale down what an attack has found for the samples that it fooled."""
     if problem.lower is None or problem.upper is None:
