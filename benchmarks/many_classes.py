@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_classes FOLDER_OF_IMAGENET_IMAGES
 
-The slopes of all classes are estimated at the last hidden layer (`deepfool.classifier.last_hidden_layer`), and gradients are taken for those
-that can be nearest. Here the first step is compared with that of the full Jacobian, image
+The slopes of all classes are estimated at the last hidden layer, and gradients are taken for those that can be nearest
+(`deepfool.attacks.shared.pruning`). Here the first step is compared with that of the full Jacobian, image
 by image, and the time of a whole run with that of the ten best-scored classes, in turns.
 """
 

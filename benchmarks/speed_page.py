@@ -52,7 +52,7 @@ them.
 """
 
 CHOICES = """`evaluate` lays images out with the channels last where most of the weights belong to convolutions of 64
-channels or more (`deepfool.runs.execution.prefers_channels_last`), keeps freed memory for the next batch instead of giving
+channels or more (`prefers_channels_last`), keeps freed memory for the next batch instead of giving
 it back to the system ("kept memory"), and compiles only if `--compile` says so: compiled backward passes take one class
 at a time, and compiling itself takes a minute. The threads are torch's own choice, a thread per core; with `--workers`
 the cores are shared out among the workers.

@@ -10,8 +10,8 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "classifier", "attacks", "models", "datasets", "runs", "metrics", "training", "reporting",
-    "experiments", "cli",
+    "errors", "cache", "norms", "classifier", "attacks", "models", "datasets", "runs", "metrics", "training",
+    "reporting", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 

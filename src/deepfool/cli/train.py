@@ -40,14 +40,14 @@ def train_network(
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
     from deepfool.runs.execution import keep_freed_memory
+    from deepfool.training.recipes import RECIPES
     from deepfool.training.sgd import test_error, train
 
     keep_freed_memory()
     entry = ZOO.get(name)
-    recipe = entry.recipe if entry is not None else None
+    recipe = RECIPES.get(name)
     if entry is None or recipe is None:
-        trainable = ", ".join(each for each in ZOO if ZOO[each].recipe is not None)
-        raise InputError(f"no recipe to train {name!r}.", hint=f"one of {trainable}")
+        raise InputError(f"no recipe to train {name!r}.", hint=f"one of {', '.join(RECIPES)}")
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if threads is not None:

@@ -14,8 +14,8 @@ import torch
 from deepfool.experiments.networks import Subject, find_subject, name_network, training_pair
 from deepfool.experiments.paper import ALPHAS, LR_SCALE, LR_SCALE_FIGURE_9, SMALL
 from deepfool.experiments.session import Session
-from deepfool.models.zoo import ZOO
 from deepfool.training.finetuning import finetune
+from deepfool.training.recipes import RECIPES
 
 STRATEGIES = ("deepfool", "fgsm", "clean")
 JUDGED_BY_FGSM = ("nin-cifar10", "lenet-cifar10")
@@ -96,7 +96,7 @@ def _tune_once(
         tuned = finetune(
             subject.network, training_pair(session, subject, sizes.train),
             test=(subject.test.batch(chosen), subject.test.labels[list(chosen)]), perturb=perturb, epochs=epochs,
-            lr_scale=lr_scale, magnify=magnify, recipe=ZOO[subject.name].recipe, judges=judges, judged=sizes.judged,
+            lr_scale=lr_scale, magnify=magnify, recipe=RECIPES[subject.name], judges=judges, judged=sizes.judged,
             batch_size=sizes.batch,
             seed=seed, cache=session.out / "perturbed" / subject.name, engine=session.engine, workers=session.workers,
             on_progress=lambda now: session.tell(f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total),

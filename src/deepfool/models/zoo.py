@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -21,9 +20,6 @@ from deepfool.models.fc500 import fc500_mnist
 from deepfool.models.googlenet import googlenet
 from deepfool.models.lenet import lenet_cifar10, lenet_mnist
 from deepfool.models.nin import nin_cifar10
-
-if TYPE_CHECKING:
-    from deepfool.training.sgd import Recipe
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -68,11 +64,9 @@ class Entry:
     """Weights that are fetched; without, they ship with the package, or with another."""
 
     @property
-    def recipe(self) -> Recipe | None:
-        """How it is trained; None for ImageNet networks, which come trained."""
-        from deepfool.training.recipes import RECIPES  # late: training comes after models in this package
-
-        return RECIPES.get(self.name)
+    def trained_here(self) -> bool:
+        """Whether `deepfool train` makes its weights; ImageNet networks come trained."""
+        return self.data != "imagenet"
 
     @property
     def weights(self) -> Path:
@@ -83,7 +77,7 @@ class Entry:
     @property
     def card(self) -> Card | None:
         """What is known of the trained weights, where there are any."""
-        return read_card(self.weights) if self.recipe is not None and self.weights.is_file() else None
+        return read_card(self.weights) if self.trained_here and self.weights.is_file() else None
 
     def build(self, seed: int = 0) -> nn.Sequential:
         """The untrained network, its first weights drawn from `seed` alone."""
@@ -108,7 +102,7 @@ def load(name: str, *, pretrained: bool = True) -> nn.Module:
         raise InputError(f"no network {name!r:.80} in the zoo.", hint=f"one of {', '.join(ZOO)}")
     pretrained = check_flag(pretrained, "pretrained")
     entry = ZOO[name]
-    if pretrained and entry.recipe is not None and not entry.weights.is_file():
+    if pretrained and entry.trained_here and not entry.weights.is_file():
         raise DataError(
             f"the weights of {name} are not in this installation; looked for {entry.weights}.",
             hint=f"deepfool train {name}",
@@ -116,7 +110,7 @@ def load(name: str, *, pretrained: bool = True) -> nn.Module:
     model = entry.build()
     if pretrained and entry.published is not None:
         _load_published(entry, entry.published, model)
-    elif pretrained and entry.recipe is not None:
+    elif pretrained and entry.trained_here:
         read_weights(model, entry.weights, sha256=read_card(entry.weights).sha256)
     elif pretrained:
         load_packaged_weights(model)

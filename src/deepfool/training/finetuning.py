@@ -64,6 +64,7 @@ from deepfool.runs import manifests
 from deepfool.runs.evaluation import check_true_labels, choose_device, evaluate
 from deepfool.runs.records import Run
 from deepfool.training.processes import Team, find_team
+from deepfool.training.recipes import RECIPES
 from deepfool.training.sgd import (
     Recipe,
     draw_batches,
@@ -263,7 +264,7 @@ def choose_recipe(
     """
     if recipe is None:
         entry = next((ZOO[name] for name in (model, arch) if isinstance(name, str) and name in ZOO), None)
-        recipe = entry.recipe if entry is not None else None
+        recipe = RECIPES.get(entry.name) if entry is not None else None
     if learning_rate is not None:
         rate = check_number(learning_rate, "learning_rate", 0, math.inf)
     else:
