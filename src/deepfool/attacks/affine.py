@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.arguments import check_bounds, check_inputs
+from deepfool.attacks.shared.boundaries import NearestBoundary
 from deepfool.errors import InputError
-from deepfool.norms import check_p, distance, norm, step, step_in_box
+from deepfool.norms import check_p, distance
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,13 @@ def affine(
     lower, upper = check_bounds(bounds, x, x)
     scores = x @ weight.T + bias
     label = scores.argmax(1)
-    best = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
-    best_r, best_k = torch.zeros_like(x), torch.full_like(label, -1)
-    for k in range(c):
-        w_k = weight[k] - weight[label]
+    everyone, nearest = torch.arange(len(x), device=x.device), NearestBoundary(x, lower, upper, p)
+    for k in range(c):  # one class at a time: all of them at once would take c times the memory of x
+        w_k = weight[k] - weight[label]  # zero for the label itself, whose boundary is nowhere
         gap = (scores.gather(1, label[:, None])[:, 0] - scores[:, k]).clamp_min(0)
-        if lower is None or upper is None:
-            r_k, size = step(gap, w_k, p), distance(gap, w_k, p)
-        else:
-            room = torch.where(w_k > 0, upper - x, x - lower)
-            r_k, possible = step_in_box(gap, w_k, room, p)
-            size = torch.where(possible, norm(r_k, p), math.inf)
-        closer = (size < best) & (label != k)
-        best = torch.where(closer, size, best)
-        best_r = torch.where(closer[:, None], r_k, best_r)
-        best_k = torch.where(closer, k, best_k)
-    return Nearest(best_r, best, label, best_k)
+        classes = torch.full_like(everyone, k)
+        nearest.offer(everyone, *(v[:, None] for v in (classes, gap, w_k, distance(gap, w_k, p))))
+    return Nearest(nearest.step, nearest.distance, label, nearest.l_hat)
 
 
 def _check(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,27 +8,21 @@ not rounded to 8-bit levels, and the last point is tested too.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_number,
-    check_start,
-    check_threshold,
-)
-from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
+from deepfool.attacks.shared.answers import NO_DIRECTION
+from deepfool.attacks.shared.arguments import check_count, check_number, check_start
 from deepfool.attacks.shared.schedules import cosine
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import norm
 
 
+@attack
 def ddn(
     model: Model | Classifier,
     x: Tensor,
@@ -39,13 +33,8 @@ def ddn(
     gamma: float = 0.05,
     sharpness: float = 1.0,
     start: Tensor | Adversarial | None = None,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = False,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest l2 perturbation that DDN meets in `steps` steps.
 
@@ -67,47 +56,36 @@ def ddn(
     >>> result.fooled.item(), round(result.norm.item(), 2)
     (True, 1.42)
     """
-    check_inputs(x)
-    steps = check_count(steps, "steps")
-    step_size = check_number(step_size, "step_size", 0, float("inf"))
-    first_norm = check_number(first_norm, "first_norm", 0, float("inf"))
-    gamma = check_number(gamma, "gamma", 0, 1)
-    sharpness = check_number(sharpness, "sharpness", 0, float("inf"))
-    check_start(start, x)
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, 2)
-    with pose(
-        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
-    ) as problem:
-        _run(problem, problem.begin_at(start), steps, step_size, first_norm, gamma, sharpness)
-        if tighten:
-            shorten(problem)
-        return problem.result()
+    steps, step_size = check_count(steps, "steps"), check_number(step_size, "step_size", 0, math.inf)
+    first_norm, gamma = check_number(first_norm, "first_norm", 0, math.inf), check_number(gamma, "gamma", 0, 1)
+    sharpness = check_number(sharpness, "sharpness", 0, math.inf)
+
+    def body(task: Task) -> None:
+        _search(task, task.asked.begin_at(check_start(start, x)), steps, step_size, first_norm, gamma, sharpness)
+
+    return run(body, model, x, p=2, tighten=tighten, **shared)
 
 
-def _run(
-    problem: Problem, start: Tensor, steps: int, step_size: float, first_norm: float, gamma: float, sharpness: float
+def _search(
+    task: Task, start: Tensor, steps: int, step_size: float, first_norm: float, gamma: float, sharpness: float
 ) -> None:
-    def seeds(rows: Tensor, z: Tensor) -> Tensor:
-        return problem.by_loss(rows, sharpness * z)
+    asked, model, best = task.asked, task.model, task.best
 
-    rows = problem.running
-    if len(rows) == 0:
-        return
+    def loss(rows: Tensor, z: Tensor) -> Tensor:
+        return asked.goal.loss_direction(rows, sharpness * z)
+
+    rows = task.rows
     delta = start[rows]
     length = norm(delta, 2)
     epsilon = torch.where(length > 0, length, first_norm)
     for k in range(steps):
-        z, g = problem.look_and_climb(rows, problem.x_0[rows] + delta, seeds)
-        problem.iterations[rows] += 1
-        fooled = problem.improve(rows, delta, z)
-        problem.show(rows[~fooled], delta[~fooled], z[~fooled])
+        z, g = model.gradient(rows, asked.x_0[rows] + delta, loss)
+        best.iterations[rows] += 1
+        fooled = best.report(rows, delta, z)
 
         g_length = norm(g, 2)
         moving = (g_length > 0) | (norm(delta, 2) > 0)
-        problem.end(rows[~moving], Status.STUCK, NO_DIRECTION)
+        best.give_up(rows[~moving], Status.STUCK, NO_DIRECTION)
         rows, delta, epsilon, fooled = (v[moving] for v in (rows, delta, epsilon, fooled))
         if len(rows) == 0:
             return
@@ -117,7 +95,6 @@ def _run(
         delta = delta + alpha * g / torch.where(g_length > 0, g_length, 1.0)[:, None]
         epsilon = torch.where(fooled, (1 - gamma) * epsilon, (1 + gamma) * epsilon)
         delta = delta * (epsilon / norm(delta, 2).clamp_min(torch.finfo(delta.dtype).tiny))[:, None]
-        delta = problem.clip(rows, delta)
-    z = problem.look(rows, problem.x_0[rows] + delta)
-    problem.improve(rows, delta, z)
-    problem.end(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps, or start at DeepFool's")
+        delta = asked.clip(rows, delta)
+    best.report(rows, delta, model.look(rows, asked.x_0[rows] + delta))
+    best.give_up(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps, or start at DeepFool's")

@@ -16,26 +16,16 @@ import math
 import torch
 from torch import Tensor
 
-from deepfool.attacks.deepfool import choose_classes
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_number,
-    check_optional_count,
-    check_threshold,
-)
-from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.answers import NO_DIRECTION
+from deepfool.attacks.shared.arguments import check_count, check_number, check_optional_count
+from deepfool.attacks.shared.boundaries import Linearisation, NearestBoundary, step_to_boundary
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
-from deepfool.classifier.jacobian import Tangent
-from deepfool.errors import InputError
-from deepfool.norms import check_p, distance, norm
+from deepfool.norms import norm
 
 
+@attack
 def fab(
     model: Model | Classifier,
     x: Tensor,
@@ -47,13 +37,8 @@ def fab(
     eta: float = 1.05,
     candidates: int | None = None,
     one_by_one: int | None = None,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = True,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that FAB meets in `steps` steps.
 
@@ -74,102 +59,63 @@ def fab(
     >>> fab(model, torch.tensor([[3.0, 1.0]]), p="inf", steps=20).r
     tensor([[-1.0000, 1.0000]])
     """
-    p = check_p(p)
-    if p not in (1, 2, math.inf):
-        raise InputError(f"fab works in the norms p = 1, 2 and inf, got {p!r}.", hint="deepfool takes any p.")
-    check_inputs(x)
-    steps = check_count(steps, "steps")
-    alpha_max = check_number(alpha_max, "alpha_max", 0, 1)
-    beta = check_number(beta, "beta", 0, 1)
-    eta = check_number(eta, "eta", 1 - 1e-12, math.inf)
+    steps, alpha_max = check_count(steps, "steps"), check_number(alpha_max, "alpha_max", 0, 1)
+    beta, eta = check_number(beta, "beta", 0, 1), check_number(eta, "eta", 1 - 1e-12, math.inf)
     candidates = check_optional_count(candidates, "candidates")
     one_by_one = check_optional_count(one_by_one, "one_by_one")
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, p)
-    with pose(
-        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
-    ) as problem:
+
+    def body(task: Task) -> None:
+        asked = task.asked
         if one_by_one is None:
-            _run(problem, None, candidates, steps, alpha_max, beta, eta)
-        else:
-            everyone = torch.arange(len(x), device=problem.x_0.device)
-            for goal in choose_classes(problem, everyone, problem.scores, min(one_by_one, problem.classes - 1)).T:
-                _run(problem, goal, None, steps, alpha_max, beta, eta)
-        if tighten:
-            shorten(problem)
-        return problem.result()
+            _search(task, None, candidates, steps, alpha_max, beta, eta)
+            return
+        most = min(one_by_one, asked.classes - 1)
+        for k in asked.goal.classes(asked.everyone, asked.scores, most).T:
+            _search(task, k, None, steps, alpha_max, beta, eta)
+
+    return run(body, model, x, p=p, norms=(1, 2, math.inf), tighten=tighten, **shared)
 
 
-def _run(
-    problem: Problem, goal: Tensor | None, candidates: int | None, steps: int, alpha_max: float, beta: float, eta: float
+def _search(
+    task: Task, k: Tensor | None, candidates: int | None, steps: int, alpha_max: float, beta: float, eta: float
 ) -> None:
-    """The search from x_0: towards one goal per sample, or towards the nearest of all classes or candidates."""
-    rows = problem.running
-    if len(rows) == 0:
-        return
-    r_i = torch.zeros_like(problem.x_0[rows])  # x_i = x_0 + r_i
+    """The search from x_0: towards one class k (n,) per sample, or towards the nearest of all classes or candidates."""
+    asked, model, best = task.asked, task.model, task.best
+    rows = task.rows
+    r_i = torch.zeros_like(asked.x_0[rows])  # x_i = x_0 + r_i
     for _ in range(steps):
-        gap, w, d_1 = _nearest_boundary(problem, rows, r_i, goal, candidates)
-        problem.iterations[rows] += 1
+        plane = _nearest_boundary(task, rows, r_i, k, candidates)
+        gap, w, d_1 = plane.gap, plane.w, plane.step
+        best.iterations[rows] += 1
         usable = gap.isfinite() & d_1.isfinite().all(1)
-        problem.end(rows[~usable], Status.STUCK, NO_DIRECTION)
+        best.give_up(rows[~usable], Status.STUCK, NO_DIRECTION)
         rows, r_i, gap, w, d_1 = (v[usable] for v in (rows, r_i, gap, w, d_1))
         if len(rows) == 0:
             return
-        d_2, _ = problem.step_to_plane(rows, problem.x_0[rows], gap + (w * r_i).sum(1), w)
-        length_1, length_2 = norm(d_1, problem.p), norm(d_2, problem.p)
+        d_2, _ = step_to_boundary(asked.x_0[rows], gap + (w * r_i).sum(1), w, *asked.box(rows), asked.p)
+        length_1, length_2 = norm(d_1, asked.p), norm(d_2, asked.p)
         tiny = torch.finfo(length_1.dtype).tiny
         alpha = (length_1 / (length_1 + length_2).clamp_min(tiny)).clamp_max(alpha_max)[:, None]
         r_i = (1 - alpha) * (r_i + eta * d_1) + alpha * (eta * d_2)
-        z = problem.look(rows, problem.x_0[rows] + r_i)
-        fooled = problem.improve(rows, r_i, z)
-        problem.show(rows[~fooled], r_i[~fooled], z[~fooled])
+        fooled = best.report(rows, r_i, model.look(rows, asked.x_0[rows] + r_i))
         # Clipping before the step back, as the paper does, would leave features near their bounds behind the others.
-        r_i = problem.clip(rows, torch.where(fooled[:, None], beta * r_i, r_i))
-    problem.end(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps")
+        r_i = asked.clip(rows, torch.where(fooled[:, None], beta * r_i, r_i))
+    best.give_up(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps")
 
 
 def _nearest_boundary(
-    problem: Problem, rows: Tensor, r_i: Tensor, goal: Tensor | None, candidates: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Linearise at x_0 + r_i: the plane {y: w . (y - x_i) = gap} nearest to x_i in the box, and the step to it.
-
-    The gap is negative where x_i lies beyond that boundary, and infinite where no class has a usable gradient.
-    """
-    x_i = problem.clamp(rows, problem.x_0[rows] + r_i)
-    tangent = Tangent(problem.f, problem.inputs(rows, x_i))
-    problem.count(rows, forwards=1)
+    task: Task, rows: Tensor, r_i: Tensor, k: Tensor | None, candidates: int | None
+) -> NearestBoundary:
+    """Linearise at x_0 + r_i: the plane {y: w . (y - x_i) = gap} nearest to x_i in the box, and the step to it."""
+    asked = task.asked
+    x_i = asked.clamp(rows, asked.x_0[rows] + r_i)
+    tangent = task.model.linearise(rows, x_i)
     z = tangent.scores
-    classes = choose_classes(problem, rows, z, candidates) if goal is None else goal[rows, None]
-    reference = problem.label[rows]
-    if problem.target is not None:
-        reference = z.scatter(1, problem.target[rows, None], -torch.inf).argmax(1)
-    gaps = z.gather(1, reference[:, None]) - z.gather(1, classes)
-    least = (2 * problem.tolerance[rows, None]).clamp_min(torch.finfo(z.dtype).tiny * 1e4)
-    gaps = torch.where(gaps.abs() < least, least, gaps).to(x_i.dtype)  # on the boundary itself: step off it
-
-    gap, nearest = torch.full_like(x_i[:, 0], math.inf), torch.full_like(x_i[:, 0], math.inf)
-    w, d = torch.zeros_like(x_i), torch.zeros_like(x_i)
-    for columns, w_all in tangent.difference_rows(classes, reference):
-        problem.count(rows, backwards=w_all.shape[1])
-        w_all = w_all.to(x_i.dtype)
-        problem.allow_for_rounding(rows, x_i, w_all[:, 0])
-        if problem.mask is not None:
-            w_all = w_all * problem.mask[rows].unsqueeze(1)
-        free, order = distance(gaps[:, columns].abs(), w_all, problem.p).sort(1)
-        for turn in range(free.shape[1]):
-            # No step in the box is shorter than the free one: done once the next free distance is no smaller.
-            here = (free[:, turn] < nearest).nonzero()[:, 0]
-            if len(here) == 0:
-                break
-            gap_k, w_k = gaps[:, columns][here, order[here, turn]], w_all[here, order[here, turn]]
-            d_k, possible = problem.step_to_plane(rows[here], x_i[here], gap_k, w_k)
-            size = torch.where(possible, norm(d_k, problem.p), math.inf)
-            # A plane out of the box's reach is better than none: its step goes as far as it can.
-            closer = (size < nearest[here]) | gap[here].isinf()
-            chosen = here[closer]
-            nearest[chosen], gap[chosen] = size[closer], gap_k[closer]
-            w[chosen], d[chosen] = w_k[closer], d_k[closer]
-    return gap, w, d
+    reference = asked.goal.pair(rows, z)[1]
+    gap = z.gather(1, reference[:, None]) - z
+    least = (2 * task.model.rounding.tolerance[rows, None]).clamp_min(torch.finfo(z.dtype).tiny * 1e4)
+    gap = torch.where(gap.abs() < least, least, gap).to(x_i.dtype)  # on the boundary itself: step off it
+    linear = Linearisation(task, rows, x_i, z, gap, reference, stretch=True)
+    classes = asked.goal.classes(rows, z, candidates) if k is None else k[rows, None]
+    linear.consider(linear.everyone, classes, tangent)
+    return linear.nearest

@@ -16,38 +16,34 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.answers import NO_DIRECTION
 from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     as_tensor,
     check_count,
-    check_flag,
     check_inputs,
     check_labels,
     check_number,
     check_share,
     check_threshold,
 )
-from deepfool.attacks.shared.problem import NO_DIRECTION, pose
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.task import Task, Unlabelled, Unpack, attack, prepare, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import cross_entropy
 from deepfool.errors import DataError, InputError
 from deepfool.norms import norm
 
 
+@attack
 def fgsm(
     model: Model | Classifier,
     x: Tensor,
     labels: Labels | None = None,
     *,
     eps: float,
-    bounds: Bounds | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = False,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Unlabelled],
 ) -> Adversarial:
     """One step of length eps along the sign of the gradient of the loss, in the linf norm.
 
@@ -64,38 +60,20 @@ def fgsm(
     >>> fgsm(model, x, eps=1.5).x, fgsm(model, x, eps=0.5)
     (tensor([[1.5000, 2.5000]]), Adversarial(1 samples: 1 exhausted))
     """
-    check_inputs(x)
     eps = check_number(eps, "eps", 0, math.inf)
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, math.inf)
-    with pose(
-        model,
-        x,
-        p=math.inf,
-        bounds=bounds,
-        labels=labels,
-        target=target,
-        mask=mask,
-        threshold=threshold,
-        outputs=outputs,
-    ) as problem:
-        rows = problem.running
+
+    def body(task: Task) -> None:
+        asked, best, rows = task.asked, task.best, task.rows
+        _, g = task.model.gradient(rows, asked.x_0[rows], asked.goal.loss_direction)
+        best.iterations[rows] += 1
+        sloped = (g != 0).any(1)
+        best.give_up(rows[~sloped], Status.STUCK, NO_DIRECTION)
+        rows, r = rows[sloped], asked.clip(rows[sloped], eps * g[sloped].sign())
         if len(rows):
-            _, g = problem.look_and_climb(rows, problem.x_0[rows], problem.by_loss)
-            problem.iterations[rows] += 1
-            sloped = (g != 0).any(1)
-            problem.give_up(rows[~sloped], Status.STUCK, NO_DIRECTION)
-            rows, r = rows[sloped], problem.clip(rows[sloped], eps * g[sloped].sign())
-        if len(rows):
-            z = problem.look(rows, problem.x_0[rows] + r)
-            fooled = problem.improve(rows, r, z)
-            problem.show(rows[~fooled], r[~fooled], z[~fooled])
-            problem.end(rows, Status.EXHAUSTED, f"one step of {eps:g} did not change the label; raise eps")
-        if tighten:
-            shorten(problem)
-        return problem.result()
+            best.report(rows, r, task.model.look(rows, asked.x_0[rows] + r))
+            best.give_up(rows, Status.EXHAUSTED, f"one step of {eps:g} did not change the label; raise eps")
+
+    return run(body, model, x, p=math.inf, tighten=tighten, labels=labels, **shared)
 
 
 BISECTIONS = 200
@@ -233,10 +211,10 @@ class _Signed:
     @staticmethod
     def of(f: Classifier, x: Tensor, y: Labels, bounds: Bounds | None, mask: Tensor | None) -> _Signed:
         check_inputs(x)
-        with pose(f, x, p=math.inf, bounds=bounds, mask=mask) as problem:
-            true = check_labels(y, "labels", len(x), problem.scores)
-            everyone = torch.arange(len(x), device=problem.x_0.device)
-            _, g = problem.look_and_climb(everyone, problem.x_0, lambda rows, z: cross_entropy(z, true[rows])[2])
+        with prepare(f, x, p=math.inf, bounds=bounds, mask=mask) as task:
+            asked = task.asked
+            true = check_labels(y, "labels", len(x), asked.scores)
+            _, g = task.model.gradient(asked.everyone, asked.x_0, lambda rows, z: cross_entropy(z, true[rows])[2])
             lower, upper = bounds if bounds is not None else (None, None)
             corner = [None if v is None else torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in (lower, upper)]
             return _Signed(x.detach(), true, g.sign().to(torch.int8).view(x.shape), *corner)

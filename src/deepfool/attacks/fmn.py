@@ -17,24 +17,15 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_number,
-    check_start,
-    check_threshold,
-)
-from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
+from deepfool.attacks.shared.answers import NO_DIRECTION
+from deepfool.attacks.shared.arguments import check_count, check_number, check_start
 from deepfool.attacks.shared.schedules import cosine
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
-from deepfool.errors import InputError
-from deepfool.norms import check_p, distance, norm, project_on_ball
+from deepfool.norms import distance, norm, project_on_ball
 
 
+@attack
 def fmn(
     model: Model | Classifier,
     x: Tensor,
@@ -44,13 +35,8 @@ def fmn(
     step_size: float = 1.0,
     gamma: float = 0.05,
     start: Tensor | Adversarial | None = None,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = False,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that FMN meets in `steps` steps.
 
@@ -69,60 +55,44 @@ def fmn(
     >>> result.fooled.item(), round(result.norm.item(), 2)
     (True, 1.0)
     """
-    p = check_p(p)
-    if p not in (1, 2, math.inf):
-        raise InputError(f"fmn works in the norms p = 1, 2 and inf, got {p!r}.", hint="deepfool takes any p.")
-    check_inputs(x)
-    steps = check_count(steps, "steps")
-    step_size = check_number(step_size, "step_size", 0, math.inf)
+    steps, step_size = check_count(steps, "steps"), check_number(step_size, "step_size", 0, math.inf)
     gamma = check_number(gamma, "gamma", 0, 1)
-    check_start(start, x)
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, p)
-    with pose(
-        model, x, p=p, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
-    ) as problem:
-        _run(problem, problem.begin_at(start), steps, step_size, gamma)
-        if tighten:
-            shorten(problem)
-        return problem.result()
+
+    def body(task: Task) -> None:
+        _search(task, task.asked.begin_at(check_start(start, x)), steps, step_size, gamma)
+
+    return run(body, model, x, p=p, norms=(1, 2, math.inf), tighten=tighten, **shared)
 
 
-def _run(problem: Problem, start: Tensor, steps: int, step_size: float, first_gamma: float) -> None:
-    p = problem.p
-    rows = problem.running
-    if len(rows) == 0:
-        return
+def _search(task: Task, start: Tensor, steps: int, step_size: float, first_gamma: float) -> None:
+    asked, model, best, p = task.asked, task.model, task.best, task.asked.p
+    rows = task.rows
     delta = start[rows]
     epsilon = torch.full_like(delta[:, 0], math.inf)
     for k in range(steps):
         alpha = cosine(step_size, 0.01 * step_size, k, steps)
         gamma = cosine(first_gamma, 0.02 * first_gamma, k, steps)
-        z, g = problem.look_and_climb(rows, problem.x_0[rows] + delta, problem.by_margin)
-        problem.iterations[rows] += 1
-        fooled_before = problem.best[rows].isfinite()
-        fooled = problem.improve(rows, delta, z)
-        problem.show(rows[~fooled], delta[~fooled], z[~fooled])
+        z, g = model.gradient(rows, asked.x_0[rows] + delta)
+        best.iterations[rows] += 1
+        fooled_before = best.found(rows)
+        fooled = best.report(rows, delta, z)
 
         g_length = norm(g, 2)
         moving = (g_length > 0) | fooled | fooled_before
-        problem.end(rows[~moving], Status.STUCK, NO_DIRECTION)
+        best.give_up(rows[~moving], Status.STUCK, NO_DIRECTION)
         rows, delta, epsilon, z, g, g_length, fooled, fooled_before = (
             v[moving] for v in (rows, delta, epsilon, z, g, g_length, fooled, fooled_before)
         )
         if len(rows) == 0:
             return
 
-        gap = torch.maximum(problem.margin(rows, z).abs(), 2 * problem.tolerance[rows]).to(g.dtype)
-        foretold = norm(delta, p) + distance(gap, g, p)
+        gap = torch.maximum(asked.goal.margin(rows, z).abs(), 2 * model.rounding.tolerance[rows]).to(g.dtype)
+        predicted = norm(delta, p) + distance(gap, g, p)
         larger = (1 + gamma) * epsilon
-        reaching = foretold if k == 0 else torch.maximum(foretold, larger)
-        smaller = torch.minimum((1 - gamma) * epsilon, problem.best[rows])
+        reaching = predicted if k == 0 else torch.maximum(predicted, larger)
+        smaller = torch.minimum((1 - gamma) * epsilon, best.size[rows])
         epsilon = torch.where(fooled, smaller, torch.where(fooled_before, larger, reaching))
         delta = delta + alpha * g / torch.where(g_length > 0, g_length, 1.0)[:, None]
-        delta = problem.clip(rows, project_on_ball(delta, epsilon, p))
-    z = problem.look(rows, problem.x_0[rows] + delta)
-    problem.improve(rows, delta, z)
-    problem.end(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps, or start at DeepFool's")
+        delta = asked.clip(rows, project_on_ball(delta, epsilon, p))
+    best.report(rows, delta, model.look(rows, asked.x_0[rows] + delta))
+    best.give_up(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps, or start at DeepFool's")

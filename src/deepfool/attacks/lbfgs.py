@@ -18,19 +18,10 @@ import torch
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import Tensor
 
-from deepfool.attacks.deepfool import choose_classes
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_number,
-    check_threshold,
-)
-from deepfool.attacks.shared.problem import NO_DIRECTION, Problem, pose
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.answers import NO_DIRECTION
+from deepfool.attacks.shared.arguments import check_count, check_number
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import cross_entropy
 
@@ -38,22 +29,18 @@ FACTOR = 4.0
 """By how much c changes while it is being bracketed."""
 
 
+@attack
 def lbfgs(
     model: Model | Classifier,
     x: Tensor,
     *,
-    target: int | Labels | None = None,
     candidates: int = 3,
     max_iter: int = 50,
     brackets: int = 10,
     bisections: int = 6,
     sharpness: float = 1.0,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = False,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest l2 perturbation met while solving Szegedy's penalised problem for ever better penalties.
 
@@ -74,40 +61,32 @@ def lbfgs(
     >>> result.fooled.item(), round(result.norm.item(), 2)
     (True, 1.42)
     """
-    check_inputs(x)
-    candidates = check_count(candidates, "candidates")
-    max_iter = check_count(max_iter, "max_iter")
-    brackets = check_count(brackets, "brackets")
-    bisections = check_count(bisections, "bisections", least=0)
+    candidates, max_iter = check_count(candidates, "candidates"), check_count(max_iter, "max_iter")
+    brackets, bisections = check_count(brackets, "brackets"), check_count(bisections, "bisections", least=0)
     sharpness = check_number(sharpness, "sharpness", 0, math.inf)
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, 2)
-    with pose(
-        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
-    ) as problem:
-        rows = problem.running
-        goals = choose_classes(problem, rows, problem.scores[rows], min(candidates, problem.classes - 1))
+
+    def body(task: Task) -> None:
+        asked, best, rows = task.asked, task.best, task.rows
+        goals = asked.goal.classes(rows, asked.scores[rows], min(candidates, asked.classes - 1))
         for row, goals_of_row in zip(rows[:, None], goals[:, :, None], strict=True):
-            tries = [_Penalised(problem, row, goal, sharpness) for goal in goals_of_row]
+            tries = [_Penalised(task, row, goal, sharpness) for goal in goals_of_row]
             for one in tries:
                 one.search(max_iter, brackets, bisections)
             if any(one.solvable for one in tries):
-                problem.end(row, Status.EXHAUSTED, "no penalty led to another label; raise brackets or candidates")
+                best.give_up(row, Status.EXHAUSTED, "no penalty led to another label; raise brackets or candidates")
             else:
-                problem.end(row, Status.STUCK, NO_DIRECTION)
-        if tighten:
-            shorten(problem)
-        return problem.result()
+                best.give_up(row, Status.STUCK, NO_DIRECTION)
+
+    return run(body, model, x, p=2, tighten=tighten, **shared)
 
 
 class _Penalised:
     """The penalised problem of one sample and one class to reach, in scaled units."""
 
-    def __init__(self, problem: Problem, row: Tensor, goal: Tensor, sharpness: float) -> None:
-        self.problem, self.row, self.goal, self.sharpness = problem, row, goal, sharpness
-        self.free = torch.ones_like(problem.x_0[0], dtype=torch.bool) if problem.mask is None else problem.mask[row][0]
+    def __init__(self, task: Task, row: Tensor, goal: Tensor, sharpness: float) -> None:
+        self.task, self.row, self.goal, self.sharpness = task, row, goal, sharpness
+        asked = task.asked
+        self.free = torch.ones_like(asked.x_0[0], dtype=torch.bool) if asked.mask is None else asked.mask[row][0]
         self.unit = self.loss_0 = 1.0
         self.u = np.zeros(int(self.free.sum()))  # r / unit on the features that may change
         loss, g = self.loss_and_gradient(self.u)
@@ -142,17 +121,17 @@ class _Penalised:
             return c * float(u @ u) + loss / self.loss_0, 2 * c * u + g * self.unit / self.loss_0
 
         # Below the rounding of the model's own precision there is nothing to descend.
-        options = {"maxiter": max_iter, "ftol": max(2e-9, 8 * torch.finfo(self.problem.like.dtype).eps)}
+        options = {"maxiter": max_iter, "ftol": max(2e-9, 8 * torch.finfo(self.task.asked.like.dtype).eps)}
         found = minimize(objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options=options)
         self.u = found.x
-        self.problem.iterations[self.row] += int(found.nit)
+        self.task.best.iterations[self.row] += int(found.nit)
         r = self.r(self.u)
-        z = self.problem.look(self.row, self.problem.x_0[self.row] + r)
-        return bool(self.problem.improve(self.row, r, z))
+        z = self.task.model.look(self.row, self.task.asked.x_0[self.row] + r)
+        return bool(self.task.best.report(self.row, r, z))
 
     def loss_and_gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """J(x + r, t) and its gradient with respect to r; whatever fools on the way is kept."""
-        problem, r = self.problem, self.r(u)
+        task, r = self.task, self.r(u)
 
         loss = math.nan
 
@@ -162,21 +141,23 @@ class _Penalised:
             loss = losses.item()
             return self.sharpness * weight[:, None] * direction
 
-        z, g = problem.look_and_climb(self.row, problem.x_0[self.row] + r, seeds)
-        problem.improve(self.row, r, z)
+        z, g = task.model.gradient(self.row, task.asked.x_0[self.row] + r, seeds)
+        task.best.report(self.row, r, z)
         if not math.isfinite(loss):  # a wall that the line search turns back from
             return 1e30, np.zeros_like(u)
         return loss, g[0, self.free].double().cpu().numpy()
 
     def r(self, u: np.ndarray) -> Tensor:
-        r = torch.zeros_like(self.problem.x_0[self.row])
+        asked = self.task.asked
+        r = torch.zeros_like(asked.x_0[self.row])
         r[0, self.free] = torch.as_tensor(u * self.unit, dtype=r.dtype, device=r.device)
-        return self.problem.clip(self.row, r)
+        return asked.clip(self.row, r)
 
     def box(self) -> list[tuple[float, float]] | None:
-        problem = self.problem
-        if problem.lower is None or problem.upper is None:
+        asked = self.task.asked
+        lower, upper = asked.box(self.row)
+        if lower is None or upper is None:
             return None
-        x_0 = problem.x_0[self.row]
-        low, high = ((v[self.row] - x_0)[0, self.free].double().cpu().numpy() for v in (problem.lower, problem.upper))
+        x_0 = asked.x_0[self.row]
+        low, high = ((v - x_0)[0, self.free].double().cpu().numpy() for v in (lower, upper))
         return list(zip(low / self.unit, high / self.unit, strict=True))

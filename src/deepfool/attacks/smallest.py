@@ -22,22 +22,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.deepfool import WIDE, Slopes, Walk, choose_classes, nearest_open
+from deepfool.attacks.deepfool import Walk
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
     check_count,
-    check_inputs,
     check_optional_count,
-    check_threshold,
 )
+from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.decisions import search_by_decisions
-from deepfool.attacks.shared.problem import Problem, pose
+from deepfool.attacks.shared.pruning import WIDE, Slopes, nearest_open
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import Tangent, difference
-from deepfool.errors import InputError
-from deepfool.norms import check_p, dual, norm, project
+from deepfool.norms import dual, norm, project
 
 OVERSHOOT = 0.02
 """Of the DeepFool run, and how far beyond its linearised boundary each class of stage 1 starts."""
@@ -97,6 +94,7 @@ class Plan:
         return Plan(classes=9, first=10, middle=0.2, second=20, kick=24, aim=wide, end=fine)
 
 
+@attack
 def smallest(
     model: Model | Classifier,
     x: Tensor,
@@ -104,13 +102,8 @@ def smallest(
     p: float = 2,
     budget: int = 100,
     candidates: int | None = None,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
-    threshold: float | None = None,
-    outputs: str = "auto",
     seed: int = 0,
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
 
@@ -132,53 +125,37 @@ def smallest(
     >>> smallest(model, torch.tensor([[3.0, 1.0]])).norm
     tensor([1.414...])
     """
-    p = check_p(p)
-    if p not in (1, 2, math.inf):
-        raise InputError(f"smallest minimises p = 1, 2 or inf, got {p:g}.", hint="deepfool takes any p >= 1.")
-    check_inputs(x)
-    budget = check_count(budget, "budget", least=10)
+    budget, seed = check_count(budget, "budget", least=10), check_count(seed, "seed", least=0)
     candidates = check_optional_count(candidates, "candidates")
-    threshold = check_threshold(threshold)
-    seed = check_count(seed, "seed", least=0)
-    if len(x) == 0:
-        return Adversarial.empty(x, p)
-    with pose(
-        model,
-        x,
-        p=p,
-        bounds=bounds,
-        labels=labels,
-        target=target,
-        mask=mask,
-        threshold=threshold,
-        outputs=outputs,
-        linearise=True,
-    ) as problem:
-        if len(problem.running):
-            _Search(problem, budget, candidates, seed).run()
-        return problem.result()
+
+    def body(task: Task) -> None:
+        _Search(task, budget, candidates, seed).run()
+
+    return run(body, model, x, p=p, norms=(1, 2, math.inf), classes=True, **shared)
 
 
 class _Search:
     """The best point found so far for each sample, and the stages that improve it."""
 
-    def __init__(self, problem: Problem, budget: int, candidates: int | None, seed: int) -> None:
-        self.problem, self.budget, self.plan = problem, budget, Plan.of(budget, problem.p)
+    def __init__(self, task: Task, budget: int, candidates: int | None, seed: int) -> None:
+        self.task, self.asked, self.model, self.best = task, task.asked, task.model, task.best
+        self.budget, self.plan = budget, Plan.of(budget, task.asked.p)
         self.candidates = candidates
-        self.complete = candidates is None and problem.classes <= 11
+        self.complete = candidates is None and task.asked.classes <= 11
         """Whether DeepFool has all classes to choose from, and the result is not larger than its own."""
         # Until a sample is fooled its steps are Newton's, to the nearest boundary. Those of l1 are taken in l2: in l1
         # the nearest point moves a few features as far as they go, far outside of what the linear picture knows.
-        self.newton = max(2.0, problem.p)
-        self.rows = problem.running
+        self.newton = max(2.0, task.asked.p)
+        self.rows = task.rows
+        self.slopes = Slopes(task)
         self.random = torch.Generator(device="cpu").manual_seed(seed)
 
     def run(self) -> None:
-        problem, rows = self.problem, self.rows
+        rows = self.rows
         classes, starts, sizes = self._linearise_inputs()
         aim = self._try_classes(classes, starts, sizes)
-        self._end_deepfool(rows[~problem.best[rows].isfinite()])
-        unfooled = rows[~problem.best[rows].isfinite()]
+        self._end_deepfool(rows[~self.best.size[rows].isfinite()])
+        unfooled = rows[~self.best.size[rows].isfinite()]
         if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
             at = _places(unfooled, rows)
             nearest = sizes[at].argmin(1)
@@ -188,49 +165,49 @@ class _Search:
         if self.plan.kick:
             self._restart()
         self._end_deepfool(rows)
-        found = problem.best[rows].isfinite()
-        problem.iterations[rows[found]] = problem.backwards[rows[found]]
+        found = self.best.size[rows].isfinite()
+        self.best.iterations[rows[found]] = self.model.backwards[rows[found]]
         lost = rows[~found]
         if len(lost):
             self._search_without_gradients(lost)
 
     def found(self) -> Tensor:
         """The samples with an answer so far."""
-        return self.rows[self.problem.best[self.rows].isfinite()]
+        return self.rows[self.best.size[self.rows].isfinite()]
 
     def point(self, rows: Tensor) -> Tensor:
         """Their best points so far."""
-        return self.problem.clamp(rows, self.problem.x_0[rows] + self.problem.r[rows])
+        return self.asked.clamp(rows, self.asked.x_0[rows] + self.best.r[rows])
 
     def left(self, rows: Tensor) -> Tensor:
         """Passes that these samples may still use."""
-        return self.budget - self.problem.forwards[rows] - self.problem.backwards[rows]
+        return self.budget - self.model.spent(rows)
 
     def _linearise_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Class gradients at x_0: for each class the nearest point beyond its linearised boundary, and how far it is.
 
         Also runs DeepFool, whose first step this already is.
         """
-        problem, rows = self.problem, self.rows
-        tangent = problem.open(rows)
-        label, z = problem.label[rows, None], tangent.scores
+        rows = self.rows
+        tangent = self.model.linearise_inputs(rows)
+        label, z = self.asked.label[rows, None], tangent.scores
         classes = self._choose_classes(rows, tangent)
         starts, steps, sizes = self._linearise(rows, classes, tangent)
         seen = torch.zeros_like(z, dtype=torch.bool).scatter_(1, classes, True).scatter_(1, label, True)
         gap = (z.gather(1, label) - z).to(sizes.dtype)
-        if not self.complete or problem.target is not None:
+        if not self.complete or not self.asked.goal.any_class:
             self._begin_deepfool(steps, classes, sizes)
             return classes, starts, sizes
-        for _ in range(problem.classes):  # what DeepFool would look at too: a round sees all that are open, see there
+        for _ in range(self.asked.classes):  # what DeepFool would look at too, all that are open in a round
             open_ = (gap < self.slopes.limit(rows) * sizes.amin(1, keepdim=True)) & ~seen
             at = open_.any(1).nonzero()[:, 0]
             if len(at) == 0:
                 break
             width = int(open_[at].sum(1).max())
             chosen = nearest_open(open_[at], gap[at], label[at], width)
-            found = self._linearise(rows[at], chosen, problem.tangent(rows[at], problem.x_0[rows[at]]))
+            found = self._linearise(rows[at], chosen, self.model.linearise(rows[at], self.asked.x_0[rows[at]]))
             # Rows that only fill up the batch are not the sample's own: its budget must not depend on its neighbours.
-            problem.backwards[rows[at]] -= (chosen == label[at]).sum(1)
+            self.model.backwards[rows[at]] -= (chosen == label[at]).sum(1)
             seen[at] = seen[at].scatter(1, chosen, True)
             # For the others these columns hold nothing: their own label, out of reach.
             classes = torch.cat([classes, label.expand(-1, width).index_copy(0, at, chosen)], 1)
@@ -247,69 +224,67 @@ class _Search:
     def _linearise(self, rows: Tensor, classes: Tensor, tangent: Tangent) -> tuple[Tensor, Tensor, Tensor]:
         """For classes (k, m) of these samples: a point beyond each linearised boundary (k, m, d), the smallest step to
         it (k, m, d), and how long that is (k, m)."""
-        problem, z, x = self.problem, tangent.scores, self.problem.x_0[rows]
-        label = problem.label[rows]
+        z, x, label = tangent.scores, self.asked.x_0[rows], self.asked.label[rows]
         gap = (z.gather(1, label[:, None]) - z.gather(1, classes)).clamp_min(0).to(x.dtype)
-        gap = torch.maximum(gap, 2 * problem.tolerance[rows, None])
+        gap = torch.maximum(gap, 2 * self.model.rounding.tolerance[rows, None])
         lower, upper = self._walls(rows)
         leap = self._leap(rows)[:, None]
         near = torch.maximum(lower, x - leap), torch.minimum(upper, x + leap)
         starts, steps, sizes = [], [], []
         for columns, w in tangent.difference_rows(classes, label):
-            problem.count(rows, backwards=w.shape[1])
+            self.model.count(rows, backwards=w.shape[1])
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w_k = w[:, j].to(x.dtype)
                 if k == 0:
-                    problem.allow_for_rounding(rows, x, w_k)
+                    self.model.rounding.learn(rows, x, w_k)
                 w_k = self._usable(rows, w_k)
-                self.slopes.learn(rows, classes[:, k : k + 1], norm(w_k, dual(problem.p))[:, None])
+                self.slopes.learn(rows, classes[:, k : k + 1], norm(w_k, dual(self.asked.p))[:, None])
                 height = (w_k * x).sum(1)
                 y, _ = project(x, w_k, height + (1 + OVERSHOOT) * gap[:, k], *near, self.newton)
-                exact, possible = project(x, w_k, height + gap[:, k], lower, upper, problem.p)
+                step_k, possible = step_to_boundary(x, gap[:, k], w_k, *self.asked.box(rows), self.asked.p)
                 far = possible & (w_k != 0).any(1)
-                size = norm(exact - x, problem.p)
+                size = norm(step_k, self.asked.p)
                 # Out of reach in the linear picture is not out of reach: such classes come last.
                 size = torch.where(far, size, size + 1e3 * (1 + size))
                 sizes.append(torch.where(classes[:, k] == label, math.inf, size))
                 starts.append(y)
-                steps.append(exact - x)
+                steps.append(step_k)
         return torch.stack(starts, 1), torch.stack(steps, 1), torch.stack(sizes, 1)
 
     def _choose_classes(self, rows: Tensor, tangent: Tangent) -> Tensor:
         """(k, m): the classes that look nearest by score and by how steep the last hidden layer says they are."""
-        problem, z = self.problem, tangent.scores
-        self.slopes = Slopes(problem)
-        if problem.target is not None:
-            return choose_classes(problem, rows, z, None)
+        z = tangent.scores
+        if not self.asked.goal.any_class:
+            return self.asked.goal.classes(rows, z)
         # In l1 DeepFool takes all classes, and is not to be nearer.
-        foreseen = problem.x_0.shape[1] >= WIDE and (problem.p > 1 or not self.complete)
-        foreseen = foreseen and self.slopes.expect(rows, tangent)
+        foreseen = self.asked.x_0.shape[1] >= WIDE and (self.asked.p > 1 or not self.complete)
+        foreseen = foreseen and self.slopes.ask_hidden_layer(rows, tangent)
         most = self.candidates or (self.plan.linearised if foreseen else 10)
-        if problem.classes <= most + 1:
-            return choose_classes(problem, rows, z, None)
-        label = problem.label[rows, None]
+        if self.asked.classes <= most + 1:
+            return self.asked.goal.classes(rows, z)
+        label = self.asked.label[rows, None]
         far = torch.nan_to_num((z.gather(1, label) - z), nan=math.inf) / self.slopes.expected[rows].to(z.dtype)
         return far.scatter(1, label, math.inf).topk(most, dim=1, largest=False).indices
 
     def _begin_deepfool(self, steps: Tensor, classes: Tensor, sizes: Tensor) -> None:
         """DeepFool's first step, and its next ones while they leave the other stages their share."""
-        problem, rows = self.problem, self.rows
+        rows = self.rows
         order = sizes.argsort(1)
-        nearest = torch.zeros(len(problem.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
+        nearest = torch.zeros(len(self.asked.x_0), min(3, classes.shape[1]), dtype=torch.long, device=rows.device)
         nearest[rows] = classes.gather(1, order[:, : nearest.shape[1]])
         # Of very many classes, later steps look at the three that were nearest at x_0.
         self.deepfool = Walk(
-            problem, "auto" if self.complete else nearest, OVERSHOOT, slopes=self.slopes
+            self.task, "auto" if self.complete else nearest, OVERSHOOT, slopes=self.slopes
         )  # fmt: skip
-        self.deepfool.advance(rows, steps[torch.arange(len(rows), device=rows.device), order[:, 0]])
-        kept = KEPT[problem.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
-        self.walking = self._walk(self.deepfool.test(rows), lambda rows: self.left(rows) > kept)
+        first = steps[torch.arange(len(rows), device=rows.device), order[:, 0]]
+        kept = KEPT[self.asked.p] * self.budget if self.budget >= 40 else 0  # with less, DeepFool is the best there is
+        self.walking = self._walk(self.deepfool.advance(rows, first), lambda rows: self.left(rows) > kept)
 
     def _end_deepfool(self, rows: Tensor) -> None:
         """Where DeepFool was left early and is still nearer to x_0 than the best point, it might have ended there."""
 
         def is_nearer(rows: Tensor) -> Tensor:
-            return norm(self.deepfool.r[rows], self.problem.p) < self.problem.best[rows]
+            return norm(self.deepfool.r[rows], self.asked.p) < self.best.size[rows]
 
         open_ = self.walking[torch.isin(self.walking, rows)]
         left = self._walk(open_, is_nearer)
@@ -324,7 +299,7 @@ class _Search:
             rows = rows[wanted]
             if len(rows) == 0:
                 break
-            rows = self.deepfool.test(self.deepfool.step(rows))
+            rows = self.deepfool.step(rows)
         return torch.cat(left)
 
     def _try_classes(self, classes: Tensor, starts: Tensor, sizes: Tensor) -> Tensor:
@@ -337,14 +312,14 @@ class _Search:
         rank = torch.arange(classes.shape[1], device=rows.device)
         tried = (ranked <= 2.5 * ranked[:, :1]) & (rank < afford[:, None])
         sample, place = tried.nonzero(as_tuple=True)
-        aim = torch.full_like(self.problem.best, self.plan.aim)
+        aim = torch.full_like(self.best.size, self.plan.aim)
         if len(sample) == 0:
             return aim
         column = order[sample, place]
         target, y = classes[sample, column], starts[sample, column]
         who = rows[sample]
-        if self.problem.p != 1:  # from DeepFool's point where it has one; in l1 that has features at their bounds
-            known = (self.problem.adv_label[who] == target) & self.problem.best[who].isfinite()
+        if self.asked.p != 1:  # from DeepFool's point where it has one; in l1 that has features at their bounds
+            known = (self.best.adv_label[who] == target) & self.best.size[who].isfinite()
             y = torch.where(known[:, None], self.point(who), y)
         aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
         aim[who] = aims  # one of the tried classes' aims: they differ little
@@ -366,9 +341,9 @@ class _Search:
             rows = rows[self.left(rows) >= 2 * rounds + 1]
             if len(rows) == 0:
                 return
-            r = self.problem.r[rows]
+            r = self.best.r[rows]
             kept = torch.rand(r.shape, generator=self.random).to(r.device) >= 0.5
-            self._improve(rows, self.problem.x_0[rows] + r * kept, rounds, 0.5, self.plan.end)
+            self._improve(rows, self.asked.x_0[rows] + r * kept, rounds, 0.5, self.plan.end)
 
     def _improve(
         self,
@@ -385,7 +360,7 @@ class _Search:
 
         Improves the best points; returns how far beyond the boundary each entry ended up aiming.
         """
-        problem, p = self.problem, self.problem.p
+        p = self.asked.p
         rounds = torch.full_like(rows, rounds) if isinstance(rounds, int) else rounds
         aim = torch.full_like(y[:, 0], self.plan.aim) if aim is None else aim.clone()
         phase_size = torch.full_like(y[:, 0], math.inf)  # the smallest of this phase: what its trust region goes by
@@ -393,9 +368,9 @@ class _Search:
         for turn in range(int(rounds.max())):
             a = (rounds > turn).nonzero()[:, 0]
             who, y_a = rows[a], y[a]
-            x = problem.x_0[who]
+            x = self.asked.x_0[who]
             z, d, w = self._margin(who, y_a, None if target is None else target[a])
-            fooled, size = problem.improve(who, y_a - x, z), norm(y_a - x, p)
+            fooled, size = self.best.report(who, y_a - x, z), norm(y_a - x, p)
             phase_size[a] = torch.where(fooled, torch.minimum(size, phase_size[a]), phase_size[a])
             ever = phase_size[a].isfinite()
             streak[a] = torch.where(fooled, streak[a] + 1, torch.zeros_like(size))
@@ -420,9 +395,9 @@ class _Search:
             if self.newton != p and not bool(ever.all()):
                 newton, _ = project(y_a, w, height + beyond, *room, self.newton)
                 moved = torch.where(ever[:, None], moved, newton)
-            y[a] = problem.clamp(who, torch.where(moved.isfinite(), moved, y_a))
+            y[a] = self.asked.clamp(who, torch.where(moved.isfinite(), moved, y_a))
             done[a] += ever.to(done.dtype)
-        problem.improve(rows, y - problem.x_0[rows], problem.look(rows, y))
+        self.best.report(rows, y - self.asked.x_0[rows], self.model.look(rows, y))
         return aim
 
     def _margin(self, rows: Tensor, y: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -431,18 +406,14 @@ class _Search:
         That of the best rival once fooled, before that of the class aimed at; to reach a target, of the target over
         its best rival.
         """
-        problem = self.problem
 
         def choose(z: Tensor) -> tuple[Tensor, Tensor]:
             """The class to raise and the class to lower."""
-            if problem.target is not None:
-                wanted = problem.target[rows]
-                return wanted, z.scatter(1, wanted[:, None], -math.inf).argmax(1)
-            label = problem.label[rows]
-            rival = z.scatter(1, label[:, None], -math.inf).argmax(1)
-            return (rival if target is None else torch.where(problem.is_fooled(rows, z), rival, target)), label
+            if target is None:
+                return self.asked.goal.pair(rows, z)
+            return self.asked.goal.pair_towards(rows, z, target, self.best.is_fooled(rows, z))
 
-        z, w = problem.look_and_climb(rows, y, lambda _, z: difference(z, *choose(z)))
+        z, w = self.model.gradient(rows, y, lambda _, z: difference(z, *choose(z)))
         gain, loss = choose(z)
         d = (z.gather(1, gain[:, None]) - z.gather(1, loss[:, None]))[:, 0]
         return z, torch.nan_to_num(d).to(y.dtype), w
@@ -450,35 +421,33 @@ class _Search:
     def _usable(self, rows: Tensor, w: Tensor) -> Tensor:
         """A gradient with its broken entries and the features that must stay set to zero."""
         w = torch.nan_to_num(w, 0.0, 0.0, 0.0)
-        return w if self.problem.mask is None else w * self.problem.mask[rows]
+        return w if self.asked.mask is None else w * self.asked.mask[rows]
 
     def _walls(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        problem = self.problem
-        if problem.lower is None or problem.upper is None:
-            wall = torch.full_like(problem.x_0[rows], math.inf)
+        if self.asked.lower is None or self.asked.upper is None:
+            wall = torch.full_like(self.asked.x_0[rows], math.inf)
             return -wall, wall
-        return problem.lower[rows], problem.upper[rows]
+        return self.asked.lower[rows], self.asked.upper[rows]
 
     def _radius(self, y: Tensor, x: Tensor, size: Tensor, share: Tensor) -> Tensor:
         """Half the side of the cube: a share of the perturbation in linf, of its largest entry in l1, and in l2,
         where no entry moves nearly as far as all of them together, a smaller one of that."""
-        if self.problem.p == math.inf:
+        if self.asked.p == math.inf:
             return share * size
         largest = (y - x).abs().amax(1)
-        return (0.3 if self.problem.p == 2 else 1) * share * largest
+        return (0.3 if self.asked.p == 2 else 1) * share * largest
 
     def _leap(self, rows: Tensor) -> Tensor:
         """How far a feature may move at once while nothing has fooled yet."""
-        problem = self.problem
-        if problem.p != 1 or problem.lower is None or problem.upper is None:
-            return torch.full_like(problem.x_0[rows, 0], math.inf)
-        return self.plan.leap * (problem.upper[rows] - problem.lower[rows]).amax(1)
+        if self.asked.p != 1 or self.asked.lower is None or self.asked.upper is None:
+            return torch.full_like(self.asked.x_0[rows, 0], math.inf)
+        return self.plan.leap * (self.asked.upper[rows] - self.asked.lower[rows]).amax(1)
 
     def _search_without_gradients(self, rows: Tensor) -> None:
-        problem = self.problem
-        y, found, adv_label = search_by_decisions(problem, rows, self.budget, self.random)
-        problem.finish(rows[found], (y - problem.x_0[rows])[found], adv_label[found], caution=MASKED)
-        problem.give_up(
+        y, found, z = search_by_decisions(self.task, rows, self.budget, self.random)
+        r = y - self.asked.x_0[rows]
+        self.best.report(rows[found], r[found], z[found], fooled=found[found], caution=MASKED)
+        self.best.give_up(
             rows[~found], Status.STUCK, "neither gradients nor decisions led to another label; raise the budget"
         )
 

@@ -19,23 +19,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepfool.attacks.deepfool import run_deepfool
+from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    check_count,
-    check_flag,
-    check_inputs,
-    check_optional_count,
-    check_overshoot,
-    check_threshold,
-)
-from deepfool.attacks.shared.problem import Problem, pose
-from deepfool.attacks.tighten import shorten
+from deepfool.attacks.shared.arguments import check_count, check_optional_count, check_overshoot
+from deepfool.attacks.shared.boundaries import step_to_boundary
+from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 
 
+@attack
 def superdeepfool(
     model: Model | Classifier,
     x: Tensor,
@@ -44,13 +36,8 @@ def superdeepfool(
     max_iter: int = 50,
     turns: int = 10,
     candidates: int | None = None,
-    bounds: Bounds | None = None,
-    labels: Labels | None = None,
-    target: int | Labels | None = None,
-    mask: Tensor | None = None,
     tighten: bool = True,
-    threshold: float | None = None,
-    outputs: str = "auto",
+    **shared: Unpack[Shared],
 ) -> Adversarial:
     """A smaller l2 perturbation than DeepFool's, for a few more gradients.
 
@@ -65,47 +52,41 @@ def superdeepfool(
     >>> superdeepfool(model, torch.tensor([[3.0, 1.0]])).r
     tensor([[-1.0000, 1.0000]])
     """
-    check_inputs(x)
-    max_iter = check_count(max_iter, "max_iter")
-    turns = check_count(turns, "turns")
+    max_iter, turns = check_count(max_iter, "max_iter"), check_count(turns, "turns")
     overshoot = check_overshoot(overshoot)
     candidates = check_optional_count(candidates, "candidates")
-    tighten = check_flag(tighten, "tighten")
-    threshold = check_threshold(threshold)
-    if len(x) == 0:
-        return Adversarial.empty(x, 2)
-    with pose(
-        model, x, p=2, bounds=bounds, labels=labels, target=target, mask=mask, threshold=threshold, outputs=outputs
-    ) as problem:
-        _run(problem, overshoot, max_iter, turns, candidates)
-        if tighten:
-            shorten(problem)
-        return problem.result()
+
+    def body(task: Task) -> None:
+        _search(task, overshoot, max_iter, turns, candidates)
+
+    return run(body, model, x, p=2, tighten=tighten, **shared)
 
 
-def _run(problem: Problem, overshoot: float, max_iter: int, turns: int, candidates: int | None) -> None:
-    r = torch.zeros_like(problem.x_0)  # x = x_0 + r
-    rows = problem.running
+def _search(task: Task, overshoot: float, max_iter: int, turns: int, candidates: int | None) -> None:
+    asked, model, best = task.asked, task.model, task.best
+    r = torch.zeros_like(asked.x_0)  # x = x_0 + r
+    rows = task.rows
     for _ in range(turns):
-        rows, r_tilde = run_deepfool(problem, rows, r, overshoot, max_iter, candidates)
+        walk = Walk(task, candidates, overshoot, start=r)
+        iterate(walk, rows, max_iter)
+        rows = rows[walk.fooled[rows]]
         if len(rows) == 0:
             return
-        x_0 = problem.x_0[rows]
-        _, w = problem.look_and_climb(rows, x_0 + r_tilde, problem.by_margin)
-        r[rows] = r[rows] + _project(problem, rows, r[rows], problem.clip(rows, r_tilde), w)
-        z = problem.look(rows, x_0 + r[rows])
-        fooled = problem.is_fooled(rows, z)
+        x_0, r_tilde = asked.x_0[rows], walk.reached(rows)
+        _, w = model.gradient(rows, x_0 + r_tilde)
+        r[rows] = r[rows] + _project(task, rows, r[rows], asked.clip(rows, r_tilde), w)
         # The projected point counts, even if DeepFool's own was smaller: the search back starts from it.
-        problem.finish(rows[fooled], r[rows[fooled]], z[fooled].argmax(1))
+        fooled = best.report(rows, r[rows], model.look(rows, x_0 + r[rows]), replace=True)
         rows = rows[~fooled]
-    problem.end(rows, Status.EXHAUSTED, f"the label did not change within {turns} turns; raise turns or max_iter")
+    best.give_up(rows, Status.EXHAUSTED, f"the label did not change within {turns} turns; raise turns or max_iter")
 
 
-def _project(problem: Problem, rows: Tensor, r: Tensor, r_tilde: Tensor, w: Tensor) -> Tensor:
+def _project(task: Task, rows: Tensor, r: Tensor, r_tilde: Tensor, w: Tensor) -> Tensor:
     """The part of x~ - x_0 along w, as a step from x_0 + r that fits in the box."""
-    x = problem.clamp(rows, problem.x_0[rows] + r)
-    whole, possible = problem.step_to_plane(rows, x, (w * r_tilde).sum(1), w)
+    asked = task.asked
+    x = asked.clamp(rows, asked.x_0[rows] + r)
+    whole, possible = step_to_boundary(x, (w * r_tilde).sum(1), w, *asked.box(rows), asked.p)
     if bool(possible.all()):
         return whole
-    rest, _ = problem.step_to_plane(rows, x, (w * (r_tilde - r)).sum(1), w)
+    rest, _ = step_to_boundary(x, (w * (r_tilde - r)).sum(1), w, *asked.box(rows), asked.p)
     return torch.where(possible[:, None], whole, rest)

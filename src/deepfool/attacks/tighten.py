@@ -1,10 +1,6 @@
-"""The ray search that any attack can end with: back towards x_0, as far as the label stays changed.
+"""`tighten`: the ray search (see `shared/ray.py`) on the result of any attack.
 
-Most attacks go a little beyond the boundary to be sure of the change. What of that is not needed is taken back here:
-the perturbation r is scaled by the smallest t in (0, 1] that is found to fool, with a root search on the margin along
-t -> x_0 + t r. Features that touch the bounds stay there while the others go back (the smallest perturbation in a box
-keeps them there), and follow only later. The upper end of the bracket is always a point that a forward pass has shown
-to be fooled, so nothing can get lost or larger. Where the ray crosses several boundaries, one of them is found.
+Every attack can end with it (`tighten=True`); this is the same search for a result that is already there.
 """
 
 from __future__ import annotations
@@ -26,16 +22,9 @@ from deepfool.attacks.shared.arguments import (
     check_threshold,
     spread_target,
 )
-from deepfool.attacks.shared.problem import Problem, pose
+from deepfool.attacks.shared.ray import PRECISION, STEPS, search, touching
+from deepfool.attacks.shared.task import prepare
 from deepfool.classifier import Classifier, Model
-from deepfool.norms import norm
-
-PRECISION = 1e-5
-STEPS = 30
-FIRST = 0.95
-"""The first point looked at: DeepFool's overshoot, and that of most others, lies above it."""
-HOLD = 1.25
-"""How much longer a feature at its bound is made before it is clipped there: it stays down to t = 1 / HOLD."""
 
 
 def tighten(
@@ -77,96 +66,42 @@ def tighten(
     """
     check_inputs(x)
     check_adversarial(adversarial, x)
-    steps = check_count(steps, "steps")
-    precision = check_number(precision, "precision", 0, 1)
+    steps, precision = check_count(steps, "steps"), check_number(precision, "precision", 0, 1)
     threshold = check_threshold(threshold)
     goal = None if target is None else spread_target(target, len(x), x.device)
     rows = adversarial.fooled.nonzero()[:, 0]
     if len(rows) == 0:
         return adversarial
     before = adversarial.rows(rows)
+    held = _find_held(before, x, rows, bounds)
     corners = (torch.minimum(x[rows], before.x), torch.maximum(x[rows], before.x))  # rounding never leads out of these
-    flat = x.detach().reshape(len(x), -1).to(torch.promote_types(x.dtype, torch.float32))
-    lower, upper = check_bounds(bounds, x, flat)
-    held = None
-    if lower is not None and upper is not None:
-        held = _touching(before.r.reshape(len(rows), -1), flat[rows], lower[rows], upper[rows])
     goal = None if goal is None else goal[rows]
-    with pose(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as problem:
-        everyone = problem.running
-        r = before.r.reshape(problem.x_0.shape).to(problem.x_0.dtype)[everyone]
-        problem.look_and_climb(everyone, problem.x_0[everyone], problem.by_margin)  # says how far rounding may reach
-        z = problem.look(everyone, problem.x_0[everyone] + r)
-        fooled = problem.improve(everyone, r, z)
-        changed = problem.margin(everyone, z) > 0
-        problem.give_up(everyone[~changed], Status.EXHAUSTED, "the point to shorten does not fool this model")
+    with prepare(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as task:
+        x_0, who, best = task.asked.x_0, task.rows, task.best
+        r = before.r.reshape(x_0.shape).to(x_0.dtype)[who]
+        task.model.gradient(who, x_0[who])  # says how much may be rounding
+        z = task.model.look(who, x_0[who] + r)
         # What is changed by no more than rounding is at the boundary already.
-        close = everyone[changed & ~fooled]
-        problem.finish(close, r[changed & ~fooled], z[changed & ~fooled].argmax(1))
-        _search(problem, held, steps, precision)
+        changed = task.asked.goal.margin(who, z) > 0
+        best.report(who, r, z, fooled=changed)
+        best.give_up(who, Status.EXHAUSTED, "the point to shorten does not fool this model")
+        search(task, held, steps, precision)
+        found = task.result()
         after = replace(
-            problem.result(),
+            found,
             iterations=before.iterations,
-            forwards=before.forwards + problem.forwards,
-            backwards=before.backwards + problem.backwards,
-            reason=tuple(new or old for new, old in zip(problem.reason, before.reason, strict=True)),  # keep a caution
+            forwards=before.forwards + found.forwards,
+            backwards=before.backwards + found.backwards,
+            reason=tuple(new or old for new, old in zip(found.reason, before.reason, strict=True)),  # keep a caution
         )
     rest = (~adversarial.fooled).nonzero()[:, 0]
     return Adversarial.concatenate([adversarial.rows(rest), after]).rows(torch.cat([rest, rows]).argsort())
 
 
-def shorten(problem: Problem) -> None:
-    """Scale down what an attack has found for the samples that it fooled."""
-    if problem.lower is None or problem.upper is None:
-        _search(problem, None, STEPS, PRECISION)
-    else:
-        _search(problem, _touching(problem.r, problem.x_0, problem.lower, problem.upper), STEPS, PRECISION)
-
-
-def _touching(r: Tensor, x: Tensor, lower: float | Tensor, upper: float | Tensor) -> Tensor:
-    """Which features r takes exactly to their bound (beyond it, they were not clipped and are no longer than meant)."""
-    room = torch.where(r > 0, torch.as_tensor(upper).to(x) - x, x - torch.as_tensor(lower).to(x))
-    return (r != 0) & ((r.abs() - room).abs() <= 1e-6 * room)
-
-
-def _search(problem: Problem, held: Tensor | None, steps: int, precision: float) -> None:
-    """The root search along all rays at once, with the features `held` (n, d) at their bounds; done samples leave."""
-    rows = (problem.status == Status.FOOLED).nonzero()[:, 0]
-    if len(rows) == 0:
-        return
-    r = problem.r[rows].clone()
-    if held is not None:
-        r = torch.where(held[rows], HOLD * r, r)
-    low, high = torch.zeros_like(r[:, 0]), torch.ones_like(r[:, 0])
-    # The last two points that were looked at, and what they lack (negative) or have in excess of being fooled.
-    t_a, t_b = low, FIRST * high
-    f_a = f_b = (problem.margin(rows, problem.scores[rows]) - problem.tolerance[rows]).to(r.dtype)
-    for turn in range(steps):
-        t = t_b if turn == 0 else _next_point(t_a, f_a, t_b, f_b, low, high, precision, bisect=turn % 3 == 2)
-        z = problem.look(rows, problem.x_0[rows] + t[:, None] * r)
-        fooled = problem.is_fooled(rows, z)
-        problem.finish(rows[fooled], t[fooled, None] * r[fooled], z[fooled].argmax(1))
-        low, high = torch.where(fooled, low, t), torch.where(fooled, t, high)
-        if turn > 0:
-            t_a, f_a = t_b, f_b
-        t_b, f_b = t, (problem.margin(rows, z) - problem.tolerance[rows]).to(r.dtype)
-        wide = high - low > precision * high
-        rows, r, low, high, t_a, f_a, t_b, f_b = (v[wide] for v in (rows, r, low, high, t_a, f_a, t_b, f_b))
-        if len(rows) == 0:
-            break
-    everyone = (problem.status == Status.FOOLED).nonzero()[:, 0]
-    problem.best[everyone] = norm(problem.settled(everyone, problem.r[everyone]), problem.p)
-
-
-def _next_point(
-    t_a: Tensor, f_a: Tensor, t_b: Tensor, f_b: Tensor, low: Tensor, high: Tensor, precision: float, *, bisect: bool
-) -> Tensor:
-    """Where the straight line through the last two points crosses zero, or the middle; never right at an end."""
-    middle = (low + high) / 2
-    if bisect:
-        return middle
-    crossing = t_b - f_b * ((t_b - t_a) / (f_b - f_a))
-    # A little beyond the crossing is fooled, a little before is not: with one of each the bracket is closed.
-    away = torch.minimum(precision * high / 3, (high - low) / 4)
-    nearby = torch.minimum(torch.maximum(crossing + away, low + away), high - away)
-    return torch.where(crossing.isfinite(), nearby, middle)
+def _find_held(before: Adversarial, x: Tensor, rows: Tensor, bounds: Bounds | None) -> Tensor | None:
+    """The features that were taken exactly to their bound, (k, d); None without bounds."""
+    flat = x.detach().reshape(len(x), -1).to(torch.promote_types(x.dtype, torch.float32))
+    lower, upper = check_bounds(bounds, x, flat)
+    if lower is None or upper is None:
+        return None
+    return touching(before.r.reshape(len(rows), -1), flat[rows], lower[rows], upper[rows])

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfool.classifier.last_hidden_layer import Neck
+from deepfool.classifier.last_hidden_layer import HiddenLayer
 from deepfool.errors import InputError, ModelError, is_out_of_memory
 
 Model = Callable[[Tensor], Any]
@@ -74,9 +74,9 @@ class Classifier:
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
         self.row_bytes: int | None = None
         """What one gradient row of one sample takes, estimated from the first forward pass."""
-        self.neck: Neck | None = None
+        self.hidden_layer: HiddenLayer | None = None
         """The last hidden layer, if there is one that every path from the input to the scores passes through."""
-        self.neck_sought = False
+        self.hidden_layer_sought = False
 
     @staticmethod
     def of(model: Model | Classifier, threshold: float | None = None, outputs: str = "auto") -> Classifier:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deepfool.classifier.classifier import Classifier
-from deepfool.classifier.last_hidden_layer import find_neck, follow_layers
+from deepfool.classifier.last_hidden_layer import find_hidden_layer, follow_layers
 from deepfool.errors import ModelError, is_out_of_memory
 from deepfool.norms import norm
 
@@ -32,19 +32,19 @@ class Tangent:
     [torch.Size([2, 2, 4])]
     """
 
-    def __init__(self, f: Classifier, x: Tensor, *, neck: bool = False) -> None:
-        """`neck`: keep what the last hidden layer returns, for `relative_slopes`."""
+    def __init__(self, f: Classifier, x: Tensor, *, hidden: bool = False) -> None:
+        """`hidden`: keep what the last hidden layer returns, for `relative_slopes`."""
         self.f = f
         self.x = x.detach().requires_grad_(True)
-        self._at_neck: Tensor | None = None
-        if f.row_bytes is None or (neck and not f.neck_sought):
-            self._graph, self._at_neck = _measured_forward(f, self.x, seek_neck=neck)
-        elif f.neck is None or not neck:
+        self._at_hidden: Tensor | None = None
+        if f.row_bytes is None or (hidden and not f.hidden_layer_sought):
+            self._graph, self._at_hidden = _measured_forward(f, self.x, seek_hidden=hidden)
+        elif f.hidden_layer is None or not hidden:
             self._graph = f(self.x)
         else:
-            with f.neck.watch() as seen:
+            with f.hidden_layer.watch() as seen:
                 self._graph = f(self.x)
-            self._at_neck = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
+            self._at_hidden = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
         self.scores = self._graph.detach()
         if not self._graph.requires_grad:
             raise ModelError(
@@ -80,20 +80,20 @@ class Tangent:
         At the input it is about as steep, but for a factor of the sample's own. To be asked before the rows are.
 
         >>> f = Classifier(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)))
-        >>> Tangent(f, torch.ones(5, 4), neck=True).relative_slopes(torch.zeros(5, dtype=torch.long)).shape
+        >>> Tangent(f, torch.ones(5, 4), hidden=True).relative_slopes(torch.zeros(5, dtype=torch.long)).shape
         torch.Size([5, 2])
         """
-        at_neck, self._at_neck = self._at_neck, None
-        if at_neck is None or not self.f.batched_rows:
+        at_hidden, self._at_hidden = self._at_hidden, None
+        if at_hidden is None or not self.f.batched_rows:
             return None
         n, c = self.scores.shape
-        per_row = max(1, 4 * at_neck.numel() * at_neck.element_size())
+        per_row = max(1, 4 * at_hidden.numel() * at_hidden.element_size())
         slopes, size = [], max(1, self.f.memory_budget // 8 // per_row)  # small next to what the rows will take
         for start in range(0, c, size):
             classes = torch.arange(start, min(start + size, c), device=self.scores.device)
-            rows = self._pull_back_together(self._seeds(classes.expand(n, -1), reference), at_neck)
+            rows = self._pull_back_together(self._seeds(classes.expand(n, -1), reference), at_hidden)
             if rows is None:  # no batching rule, or a way around the neck
-                self.f.neck = None
+                self.f.hidden_layer = None
                 return None
             slopes.append(norm(rows.reshape(len(rows), n, -1), 2))
         return torch.cat(slopes).T
@@ -176,7 +176,7 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.nn.functional.softplus(excess), excess.sigmoid(), direction
 
 
-def _measured_forward(f: Classifier, x: Tensor, *, seek_neck: bool) -> tuple[Tensor, Tensor | None]:
+def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool) -> tuple[Tensor, Tensor | None]:
     """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take, and
     looks for the neck if asked to. Returns the scores and the tensor at the neck."""
     largest = x[0].numel() * x.element_size()
@@ -189,15 +189,15 @@ def _measured_forward(f: Classifier, x: Tensor, *, seek_neck: bool) -> tuple[Ten
 
     with (
         torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept),
-        follow_layers(f.model if seek_neck else None) as calls,
+        follow_layers(f.model if seek_hidden else None) as calls,
     ):
         returned = f.run(x)
     z = f.read(returned, x)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
-    f.neck_sought = f.neck_sought or seek_neck
-    found = find_neck(calls, x, z)
+    f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
+    found = find_hidden_layer(calls, x, z)
     if found is None or not found[0].is_only_way(f, x[:1]):
         return z, None
-    f.neck, at_neck = found
-    return z, at_neck
+    f.hidden_layer, at_hidden = found
+    return z, at_hidden

@@ -26,7 +26,7 @@ WORTH = 64
 
 
 @dataclass(frozen=True)
-class Neck:
+class HiddenLayer:
     """A place in a network: what a layer returns, or what it is given."""
 
     layer: nn.Module
@@ -52,9 +52,9 @@ class Neck:
         The tensor here is cut off from the input in a forward pass of its own; do the scores still depend on x?
 
         >>> first, last = nn.Linear(4, 3), nn.Linear(3, 2)
-        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()), torch.ones(1, 4))
+        >>> HiddenLayer(first, True).is_only_way(lambda x: last(first(x).relu()), torch.ones(1, 4))
         True
-        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()) + x[:, :2], torch.ones(1, 4))
+        >>> HiddenLayer(first, True).is_only_way(lambda x: last(first(x).relu()) + x[:, :2], torch.ones(1, 4))
         False
         """
         calls = 0
@@ -113,7 +113,7 @@ def _weighted_layers(model: object) -> list[nn.Module]:
     return [m for m, weight in weights if isinstance(weight, Tensor) and weight.ndim >= 2]
 
 
-def find_neck(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[Neck, Tensor] | None:
+def find_hidden_layer(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[HiddenLayer, Tensor] | None:
     """The neck of the network that made these calls for the batch x, and the tensor there; None if it has none.
 
     What the last layer but one returns, so that the activation after it has its say; what the last layer is given, if
@@ -123,14 +123,14 @@ def find_neck(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[Neck, T
     >>> x = torch.zeros(5, 4, requires_grad=True)
     >>> with follow_layers(model) as calls:
     ...     scores = model(x)
-    >>> neck, at_neck = find_neck(calls, x, scores)
-    >>> neck.layer is model[0], neck.returned, at_neck.shape
+    >>> neck, at_hidden = find_hidden_layer(calls, x, scores)
+    >>> neck.layer is model[0], neck.returned, at_hidden.shape
     (True, True, torch.Size([5, 3]))
     """
     if len(calls) < 2:
         return None
     (before, _, hidden), (last, given, _) = calls
-    for neck, tensor in ((Neck(before, True), hidden), (Neck(last, False), given)):
+    for neck, tensor in ((HiddenLayer(before, True), hidden), (HiddenLayer(last, False), given)):
         whole = tensor.ndim > 1 and len(tensor) == len(x) and tensor.requires_grad and tensor is not x
         if whole and scores.shape[1] * tensor.numel() <= WORTH * x.numel():
             return neck, tensor

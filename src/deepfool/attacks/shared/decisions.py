@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.problem import Problem
+from deepfool.attacks.shared.task import Task
 from deepfool.norms import norm
 
 BISECTIONS = 12
@@ -19,93 +19,91 @@ PROBES = 24
 
 
 def search_by_decisions(
-    problem: Problem, rows: Tensor, budget: int, random: torch.Generator
+    task: Task, rows: Tensor, budget: int, random: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each of `rows`: the best point, whether it is fooled, and its label. Each may use `budget` forward passes."""
-    x = problem.x_0[rows]
-    end = problem.forwards[rows] + budget
-    y, found, label = _start(problem, rows, random)
+    """For each of `rows`: the best point, whether it is fooled, and the scores there; `budget` forward passes each."""
+    x = task.asked.x_0[rows]
+    end = task.model.forwards[rows] + budget
+    y, found, z = _start(task, rows, random)
     step = torch.full_like(x[:, 0], 0.1)
     for _ in range(budget):  # each round takes passes
-        busy = (found & (problem.forwards[rows] + PROBES + BISECTIONS + 1 <= end)).nonzero()[:, 0]
+        busy = (found & (task.model.forwards[rows] + PROBES + BISECTIONS + 1 <= end)).nonzero()[:, 0]
         if len(busy) == 0:
             break
         who, y_b = rows[busy], y[busy]
-        normal = _estimate_normal(problem, who, y_b, step[busy], random)
+        normal = _estimate_normal(task, who, y_b, step[busy], random)
         # Step beyond the boundary along its normal, then pull back straight towards x_0.
         size = norm(y_b - x[busy], 2)
-        trial = problem.clamp(who, y_b + (step[busy] * size)[:, None] * normal)
-        fooled, trial_label = _decide(problem, who, trial)
-        trial, trial_label = _pull_back(problem, who, trial, trial_label)
-        better = fooled & (norm(trial - x[busy], problem.p) < norm(y_b - x[busy], problem.p))
+        trial = task.asked.clamp(who, y_b + (step[busy] * size)[:, None] * normal)
+        fooled, trial_z = _decide(task, who, trial)
+        trial, trial_z = _pull_back(task, who, trial, trial_z)
+        better = fooled & (norm(trial - x[busy], task.asked.p) < norm(y_b - x[busy], task.asked.p))
         y[busy] = torch.where(better[:, None], trial, y_b)
-        label[busy] = torch.where(better, trial_label, label[busy])
+        z[busy] = torch.where(better[:, None], trial_z, z[busy])
         step[busy] = torch.where(better, step[busy], step[busy] * 0.6).clamp_min(1e-3)
-    return y, found, label
+    return y, found, z
 
 
-def _start(problem: Problem, rows: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _start(task: Task, rows: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """A fooled point for each sample, from the batch or at random, pulled back to the boundary."""
-    x = problem.x_0[rows]
-    y, found, label = x.clone(), torch.zeros_like(rows, dtype=torch.bool), problem.label[rows].clone()
-    for candidate in _candidates(problem, rows, random):
+    x = task.asked.x_0[rows]
+    y, found, z = x.clone(), torch.zeros_like(rows, dtype=torch.bool), task.asked.scores[rows].clone()
+    for candidate in _candidates(task, rows, random):
         open_rows = (~found).nonzero()[:, 0]
         if len(open_rows) == 0:
             break
-        trial = problem.clamp(rows[open_rows], candidate[open_rows])
-        fooled, trial_label = _decide(problem, rows[open_rows], trial)
+        trial = task.asked.clamp(rows[open_rows], candidate[open_rows])
+        fooled, trial_z = _decide(task, rows[open_rows], trial)
         won = open_rows[fooled]
-        y[won], label[won] = trial[fooled], trial_label[fooled]
+        y[won], z[won] = trial[fooled], trial_z[fooled]
         found[won] = True
     if bool(found.any()):
-        y[found], label[found] = _pull_back(problem, rows[found], y[found], label[found])
-    return y, found, label
+        y[found], z[found] = _pull_back(task, rows[found], y[found], z[found])
+    return y, found, z
 
 
-def _candidates(problem: Problem, rows: Tensor, random: torch.Generator) -> list[Tensor]:
+def _candidates(task: Task, rows: Tensor, random: torch.Generator) -> list[Tensor]:
     """The nearest samples with another label (or the target's), then random points of growing size."""
-    x = problem.x_0[rows]
-    wanted = problem.label[None, :] != problem.label[rows, None]
-    if problem.target is not None:
-        wanted = problem.label[None, :] == problem.target[rows, None]
-    far = torch.cdist(x.float(), problem.x_0.float()).masked_fill(~wanted, torch.inf)
+    x = task.asked.x_0[rows]
+    wanted = task.asked.goal.accepts(rows, task.asked.label)
+    far = torch.cdist(x.float(), task.asked.x_0.float()).masked_fill(~wanted, torch.inf)
     order = far.argsort(1)
-    points = [problem.x_0[order[:, i]] for i in range(min(5, order.shape[1]))]
+    points = [task.asked.x_0[order[:, i]] for i in range(min(5, order.shape[1]))]
     spread = (x.amax(1) - x.amin(1)).clamp_min(1e-3)[:, None]
     points += [x + scale * spread * torch.randn(x.shape, generator=random).to(x) for scale in (0.1, 0.3, 1, 3)]
     points += [x + 10 * spread * torch.randn(x.shape, generator=random).sign().to(x) for _ in range(4)]
-    if problem.mask is not None:
-        points = [torch.where(problem.mask[rows], point, x) for point in points]
+    if task.asked.mask is not None:
+        points = [torch.where(task.asked.mask[rows], point, x) for point in points]
     return points
 
 
-def _decide(problem: Problem, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    z = problem.look(rows, y)
-    return problem.is_fooled(rows, z), z.argmax(1)
+def _decide(task: Task, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    z = task.model.look(rows, y)
+    return task.best.is_fooled(rows, z), z
 
 
-def _pull_back(problem: Problem, rows: Tensor, y: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+def _pull_back(task: Task, rows: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Bisect between x_0 and fooled points; the fooled end is kept."""
-    x = problem.x_0[rows]
-    low, high, label = torch.zeros_like(x[:, 0]), torch.ones_like(x[:, 0]), label.clone()
+    x = task.asked.x_0[rows]
+    low, high, z = torch.zeros_like(x[:, 0]), torch.ones_like(x[:, 0]), z.clone()
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        fooled, new_label = _decide(problem, rows, x + middle[:, None] * (y - x))
+        fooled, new_z = _decide(task, rows, x + middle[:, None] * (y - x))
         low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)
-        label = torch.where(fooled, new_label, label)
-    return problem.clamp(rows, x + high[:, None] * (y - x)), label
+        z = torch.where(fooled[:, None], new_z, z)
+    return task.asked.clamp(rows, x + high[:, None] * (y - x)), z
 
 
-def _estimate_normal(problem: Problem, rows: Tensor, y: Tensor, step: Tensor, random: torch.Generator) -> Tensor:
+def _estimate_normal(task: Task, rows: Tensor, y: Tensor, step: Tensor, random: torch.Generator) -> Tensor:
     """A unit vector towards the fooled side: random directions, signed by what the decision says there."""
-    radius = (step * norm(y - problem.x_0[rows], 2))[:, None]
+    radius = (step * norm(y - task.asked.x_0[rows], 2))[:, None]
     votes, directions = [], []
     for _ in range(PROBES):
         u = torch.randn(y.shape, generator=random).to(y)
-        if problem.mask is not None:
-            u = u * problem.mask[rows]
+        if task.asked.mask is not None:
+            u = u * task.asked.mask[rows]
         u = u / norm(u, 2).clamp_min(1e-12)[:, None]
-        fooled, _ = _decide(problem, rows, y + radius * u)
+        fooled, _ = _decide(task, rows, y + radius * u)
         votes.append(fooled.to(y.dtype))
         directions.append(u)
     vote = torch.stack(votes)

@@ -1,0 +1,111 @@
+"""The best answer so far for each sample: one verb to report a point, one to give up."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.question import Question
+from deepfool.attacks.shared.rounding import Rounding
+from deepfool.norms import norm
+
+NO_DIRECTION = (
+    "the gradient is zero or not finite; is the model saturated, quantised, or masked on all that it looks at?"
+)
+
+
+class Answers:
+    """How the search for each sample stands, and how it ended."""
+
+    def __init__(self, asked: Question, rounding: Rounding) -> None:
+        self.asked, self.rounding = asked, rounding
+        n = len(asked.x_0)
+        self.status = torch.full_like(asked.label, int(Status.EXHAUSTED))
+        self.r = torch.zeros_like(asked.x_0)
+        """(n, d): the perturbations to return."""
+        self.size = torch.full((n,), math.inf, dtype=asked.x_0.dtype, device=asked.x_0.device)
+        """(n,): the norm of the smallest perturbation that fools; infinite while there is none."""
+        self.adv_label = asked.label.clone()
+        self.iterations = torch.zeros_like(asked.label)
+        self.reason = [""] * n
+
+    def is_fooled(self, rows: Tensor, z: Tensor) -> Tensor:
+        """Where these scores reach the goal by more than rounding."""
+        return (self.asked.goal.margin(rows, z) > self.rounding.tolerance[rows]) & z.isfinite().all(1)
+
+    def found(self, rows: Tensor) -> Tensor:
+        """Which of these samples have an answer."""
+        return self.size[rows].isfinite()
+
+    def report(
+        self, rows: Tensor, r: Tensor, z: Tensor, *, fooled: Tensor | None = None, replace: bool = False,
+        caution: str = "",
+    ) -> Tensor:  # fmt: skip
+        """Perturbations r of these samples, with the scores z at x_0 + r; returns which of them fool.
+
+        Of those that fool, the smallest so far is kept (with `replace`, this one). While none does, the latest is what
+        is returned if none ever will. A sample may appear in `rows` several times. `fooled` is for a search that has
+        decided that by itself.
+        """
+        fooled = self.is_fooled(rows, z) if fooled is None else fooled
+        size = norm(self.asked.settled(rows, r), self.asked.p)
+        better = fooled if replace else fooled & (size < self.size[rows])
+        chosen = better.nonzero()[:, 0]
+        if not bool((rows[1:] > rows[:-1]).all()):  # a sample may appear twice
+            # Largest first: of several perturbations of one sample the last one is then the smallest.
+            chosen = chosen[size[chosen].argsort(descending=True)]
+            chosen = chosen[_last_of_each(rows[chosen])]
+        self._keep(rows[chosen], r[chosen], z[chosen])
+        self.size[rows[chosen]] = size[chosen]
+        self.status[rows[chosen]] = int(Status.FOOLED)
+        if caution or any(self.reason):  # an earlier attempt may have given up
+            self._explain(rows[chosen], caution)
+        lost = (~fooled & (self.status[rows] != Status.FOOLED)).nonzero()[:, 0]
+        if len(lost):
+            self._keep(rows[lost], r[lost], z[lost])
+        return fooled
+
+    def give_up(self, rows: Tensor, status: Status, why: str) -> None:
+        """No more is done for these samples: those that have no answer by now end without one."""
+        rows = rows[self.status[rows] != Status.FOOLED]
+        self.status[rows] = int(status)
+        self._explain(rows, why)
+
+    def _keep(self, rows: Tensor, r: Tensor, z: Tensor) -> None:
+        self.r[rows] = r
+        self.adv_label[rows] = z.argmax(1)
+
+    def _explain(self, rows: Tensor, why: str) -> None:
+        for i in rows.tolist():
+            self.reason[i] = why
+
+    def result(self, forwards: Tensor, backwards: Tensor) -> Adversarial:
+        """What the attack returns: everything in the order and shape of the inputs."""
+        asked, everyone = self.asked, self.asked.everyone
+        lost = ~asked.clamp(everyone, asked.x_0 + self.r).isfinite().all(1)  # a search that left the range of the type
+        self.r[lost] = 0
+        self.adv_label[lost] = asked.label[lost]
+        r = asked.settled(everyone, self.r)
+        failed = (self.status == Status.STUCK) | (self.status == Status.EXHAUSTED)
+        return Adversarial(
+            x=asked.shaped(asked.clamp(everyone, asked.x_0 + self.r)), r=r.view(asked.like.shape), label=asked.label,
+            adv_label=self.adv_label, norm=torch.where(failed, torch.inf, norm(r, asked.p)),
+            iterations=self.iterations, status=self.status, forwards=forwards, backwards=backwards,
+            reason=tuple(self.reason), p=asked.p,
+        )  # fmt: skip
+
+
+def _last_of_each(rows: Tensor) -> Tensor:
+    """Positions of the last occurrence of each value.
+
+    >>> _last_of_each(torch.tensor([3, 1, 3, 1])).tolist()
+    [3, 2]
+    """
+    if len(rows) == 0:
+        return rows
+    values, where = torch.unique(rows, return_inverse=True)
+    position = torch.arange(len(rows), device=rows.device)
+    return torch.zeros_like(values).scatter_reduce_(0, where, position, "amax", include_self=False)

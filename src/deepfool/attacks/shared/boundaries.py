@@ -1,0 +1,142 @@
+"""The nearest linearised boundary: of these classes, in this norm, inside this box.
+
+Around a point x the classifier is taken to be linear: class k is reached where w_k . r = gap_k, with w_k the gradient
+of its score difference and gap_k what it has to gain. `NearestBoundary` finds the class whose boundary is nearest, and
+the smallest step to it. DeepFool, FAB, `smallest` and the closed form for affine classifiers all stand on it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.shared.task import Task
+from deepfool.classifier.jacobian import Tangent
+from deepfool.norms import distance, dual, norm, reach, step, step_in_box
+
+
+def step_to_boundary(
+    x: Tensor, gap: Tensor, w: Tensor, lower: Tensor | None, upper: Tensor | None, p: float
+) -> tuple[Tensor, Tensor]:
+    """The smallest r with w . r = gap (of either sign) from the points x (k, d), inside the box.
+
+    Also says where there is one; elsewhere r is zero, or goes as far as the box lets it.
+
+    >>> step_to_boundary(torch.zeros(1, 2), torch.tensor([-10.0]), torch.tensor([[3.0, 4.0]]), None, None, 2)
+    (tensor([[-1.2000, -1.6000]]), tensor([True]))
+    """
+    towards, length = torch.where((gap < 0).unsqueeze(-1), -w, w), gap.abs()
+    if lower is None or upper is None:
+        return step(length, towards, p), distance(length, towards, p).isfinite()
+    room = torch.where(towards > 0, upper - x, x - lower).clamp_min(0)
+    return step_in_box(length, towards, room, p)
+
+
+class NearestBoundary:
+    """The nearest linearised boundary of each point x (k, d) among the classes offered so far."""
+
+    def __init__(self, x: Tensor, lower: Tensor | None, upper: Tensor | None, p: float, *, stretch: bool = False):
+        """`stretch`: where no boundary can be reached in the box, take the step that goes as far towards one as it can;
+        its distance stays infinite."""
+        self.x, self.lower, self.upper, self.p, self.stretch = x, lower, upper, p, stretch
+        self.distance = x.new_full((len(x),), math.inf)
+        self.step = torch.zeros_like(x)
+        self.gap = self.distance.clone()
+        """Infinite where nothing was found."""
+        self.w = torch.zeros_like(x)
+        self.l_hat = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
+        """The class whose boundary it is; -1 where nothing was found."""
+
+    def offer(self, at: Tensor, classes: Tensor, gap: Tensor, w: Tensor, free: Tensor) -> None:
+        """Classes (m, j) of the points `at` (m,): their gaps (m, j) >= 0, gradients (m, j, d), distances with no box.
+
+        A step in the box is never shorter than the free one. So classes are tried in the order of their free distances,
+        and a point is done as soon as the next free distance is no smaller than what it has.
+        """
+        if self.lower is None or self.upper is None:
+            far, k = free.min(1)
+            here = (far < self.distance[at]).nonzero()[:, 0]
+            k = k[here]
+            self._take(at[here], classes[here, k], gap[here, k], w[here, k], far[here])
+            self.step[at[here]] = step(gap[here, k], w[here, k], self.p)
+            return
+        order = free.argsort(1)
+        for turn in range(free.shape[1]):
+            column = order[:, turn]
+            here = (free.gather(1, column[:, None])[:, 0] < self.distance[at]).nonzero()[:, 0]
+            if len(here) == 0:
+                return
+            k, who = column[here], at[here]
+            r_k, possible = step_to_boundary(
+                self.x[who], gap[here, k], w[here, k], self.lower[who], self.upper[who], self.p
+            )
+            size = torch.where(possible, norm(r_k, self.p), math.inf)
+            closer = size < self.distance[who]
+            if self.stretch:
+                closer |= self.gap[who].isinf()
+            self._take(who[closer], *(v[closer] for v in (classes[here, k], gap[here, k], w[here, k], size)))
+            self.step[who[closer]] = r_k[closer]
+
+    def _take(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor, size: Tensor) -> None:
+        self.l_hat[who], self.gap[who], self.w[who], self.distance[who] = k, gap, w, size
+
+
+class Linearisation:
+    """A batch of samples, linearised at x_i: offers classes to `nearest`, and can say why nothing was found."""
+
+    def __init__(
+        self, task: Task, rows: Tensor, x_i: Tensor, z: Tensor, gap: Tensor, reference: Tensor, *, stretch: bool = False
+    ) -> None:
+        """`gap` (k, c) is what each class has to gain on `reference` (k,); negative beyond its boundary."""
+        asked = task.asked
+        self.task, self.rows, self.x_i, self.z, self.gap, self.reference = task, rows, x_i, z, gap, reference
+        self.nearest = NearestBoundary(x_i, *asked.box(rows), asked.p, stretch=stretch)
+        self.everyone = torch.arange(len(rows), device=rows.device)
+        self._finite = torch.zeros_like(rows, dtype=torch.bool)
+        self._sloped = torch.zeros_like(self._finite)
+
+    def consider(self, at: Tensor, classes: Tensor, tangent: Tangent) -> Tensor:
+        """Take the gradients of these classes (m, j) for the samples `at` (m,), and offer them.
+
+        `tangent` is the linearisation of just those samples. Returns the dual norms (m, j) of the gradients.
+        """
+        task, asked, rows = self.task, self.task.asked, self.rows[at]
+        gap = self.gap[at].gather(1, classes)
+        lengths = []
+        for columns, whole in tangent.difference_rows(classes, self.reference[at]):
+            task.model.count(rows, backwards=whole.shape[1])
+            whole = whole.to(self.x_i.dtype)
+            part = gap[:, columns]
+            w = asked.masked(rows, whole)
+            length = norm(w, dual(asked.p))
+            free = reach(part.abs(), length)
+            nearest = whole[torch.arange(len(at), device=at.device), free.argmin(1)]
+            task.model.rounding.learn(rows, self.x_i[at], nearest)
+            lengths.append(length)
+            self._sloped[at] |= free.isfinite().any(1)
+            self._finite[at] |= length.isfinite().any(1)
+            if bool((part < 0).any()):  # the same planes, seen from the other side
+                w = torch.where((part < 0).unsqueeze(-1), -w, w)
+            self.nearest.offer(at, classes[:, columns], part.abs(), w, free)
+        return torch.cat(lengths, 1)
+
+    def explain(self) -> list[str]:
+        """For each sample why there is no step to take, or an empty text."""
+        scored, length = self.z.isfinite().all(1), norm(self.nearest.step, math.inf)
+        usable = (self.nearest.l_hat >= 0) & (length > 0) & length.isfinite() & scored
+        if bool(usable.all()):
+            return [""] * len(usable)
+        facts = zip(usable.tolist(), scored.tolist(), self._finite.tolist(), self._sloped.tolist(), strict=True)
+        return ["" if ok else _explain(*why) for ok, *why in facts]
+
+
+def _explain(scores_finite: bool, gradient_finite: bool, sloped: bool) -> str:
+    if not scores_finite:
+        return "the scores became NaN or infinite on the way"
+    if not gradient_finite:
+        return "the gradients are NaN or infinite; look for a division by zero or a square root of zero in the model"
+    if not sloped:
+        return "the gradients are zero; is the model saturated, quantised, or masked on all that it looks at?"
+    return "the bounds leave no room to cross any linearised boundary"

@@ -1,0 +1,76 @@
+"""The model as attacks see it: points in, scores and gradients out, every pass counted for the samples that took it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.shared.question import Question
+from deepfool.attacks.shared.rounding import Rounding
+from deepfool.classifier import Classifier
+from deepfool.classifier.jacobian import Tangent, difference
+
+Combine: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+"""From rows and their scores (k, c) to the combination of scores (k, c) whose gradient is wanted."""
+
+
+class CountedModel:
+    """A classifier, asked about points of a question."""
+
+    def __init__(self, f: Classifier, asked: Question, rounding: Rounding, opening: Tangent | None) -> None:
+        self.f, self.asked, self.rounding = f, asked, rounding
+        self.forwards = torch.ones_like(asked.label)  # the look at x_0
+        self.backwards = torch.zeros_like(asked.label)
+        self._opening = opening
+
+    def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
+        """Note passes of these samples; a sample may appear in `rows` several times."""
+        for counter, passes in ((self.forwards, forwards), (self.backwards, backwards)):
+            if passes:
+                counter.index_add_(0, rows, torch.full_like(rows, passes))
+
+    def spent(self, rows: Tensor) -> Tensor:
+        """The passes of these samples so far, forward and backward."""
+        return self.forwards[rows] + self.backwards[rows]
+
+    def look(self, rows: Tensor, y: Tensor) -> Tensor:
+        """The scores at the points y of these samples."""
+        self.count(rows, forwards=1)
+        with torch.no_grad():
+            return self.f(self.asked.inputs(rows, y)).detach()
+
+    def linearise(self, rows: Tensor, y: Tensor, *, hidden: bool = False) -> Tangent:
+        """The linearisation at the points y of these samples; its rows are counted by whoever takes them.
+
+        `hidden`: keep what the last hidden layer returns.
+        """
+        self.count(rows, forwards=1)
+        return Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden)
+
+    def linearise_inputs(self, rows: Tensor) -> Tangent:
+        """The linearisation at x_0; the first time, for all samples, the forward pass was already made."""
+        kept, self._opening = self._opening, None
+        if kept is not None and len(rows) == len(self.asked.x_0):
+            return kept
+        return self.linearise(rows, self.asked.x_0[rows], hidden=True)
+
+    def gradient(self, rows: Tensor, y: Tensor, of: Combine | None = None) -> tuple[Tensor, Tensor]:
+        """The scores at the points y, and the gradient there of one combination of them: a forward pass and a row.
+
+        `of` says which combination; the margin of the goal unless given. The gradient is zero on features that may not
+        change, and zero altogether where it is not finite: there is no direction to go.
+        """
+        tangent = Tangent(self.f, self.asked.inputs(rows, y))
+        seeds = (of or self.margin_seeds)(rows, tangent.scores)
+        g = tangent.row(seeds).to(y.dtype)
+        self.count(rows, forwards=1, backwards=1)
+        self.rounding.learn(rows, y, g, weight=seeds.abs().sum(1) / 2)
+        g = self.asked.masked(rows, g)
+        return tangent.scores, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
+
+    def margin_seeds(self, rows: Tensor, z: Tensor) -> Tensor:
+        """The combination of scores that is the margin of the goal."""
+        return difference(z, *self.asked.goal.pair(rows, z))

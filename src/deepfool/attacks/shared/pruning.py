@@ -1,0 +1,157 @@
+"""`candidates="auto"`: the nearest class of all, with gradients for those only that can be it.
+
+This is not part of Algorithm 2, which takes the gradients of all classes at every step. Most of them are far away, and
+the last hidden layer says so for next to nothing: how steep the classes are there, relative to each other, is nearly
+how steep they are at the input. Over the classes of a sample the ratio of the two varies by about a tenth on the
+networks of the zoo. docs/algorithms/deepfool.md describes the scheme; docs/benchmarks/speed.md has what it saves.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.shared.boundaries import Linearisation
+from deepfool.attacks.shared.task import Task
+from deepfool.classifier.jacobian import Tangent
+
+FIRST, AGAIN = 3, 1
+"""How many classes to take gradients for before looking which others can be nearer: at x_0, and later. Fewer at x_0
+cost a second round on most images of the zoo, more are rows wasted (docs/benchmarks/speed.md)."""
+TRUST = 1.4
+"""By how much the slope of a class without a gradient may exceed what the last hidden layer and the steepest of the
+known classes suggest; more where the known ones disagree by more. The smallest value with the answers of "all" on 1000
+images of four networks in three settings (docs/benchmarks/speed.md)."""
+WIDE = 64
+"""Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
+SMALL, CHEAP = 8, 2**19
+"""So many samples at least (if there are) go through a round together, or as many as have CHEAP bytes of gradients:
+smaller rounds cost more than they save. Measured on the dense and convolutional networks of the zoo."""
+MANY, AT_ONCE, MOST = 50, 8, 24
+"""Of MANY classes or more, AT_ONCE are looked at before the bar is lowered to what they showed, and MOST in all at one
+point. Chosen on EfficientNet-Lite0, where the first step was that of the full Jacobian on 30 of 30 images."""
+
+
+def can_prune(task: Task) -> bool:
+    """Whether classes may be left out: behind a last hidden layer that every path passes through, and where the layer
+    was measured to be a good judge. With a mask, or for norms whose dual looks at few features, it is not."""
+    asked = task.asked
+    enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
+    plain = asked.p >= 2 and asked.goal.any_class and asked.mask is None
+    return enough and plain and task.model.f.hidden_layer is not None
+
+
+class Slopes:
+    """How steep the score differences of each sample are: what the last hidden layer says, and what gradients show."""
+
+    def __init__(self, task: Task) -> None:
+        asked = task.asked
+        self.label = asked.label
+        self.expected = torch.ones(asked.scores.shape, dtype=asked.x_0.dtype, device=asked.x_0.device)
+        """(n, c): what the layer said of ||w'_k|| at x_0, up to a factor per sample; 1 if nothing."""
+        self.trust = torch.full_like(self.expected[:, :1], math.inf)
+        """(n, 1): how far to trust that; infinite where the layer says nothing, and no class may be left out."""
+        self.factor = torch.full_like(self.expected, math.nan)
+        """(n, c): ||w'_k||_q over what was expected, NaN where class k was never looked at."""
+
+    def ask_hidden_layer(self, rows: Tensor, tangent: Tangent) -> bool:
+        """Ask the last hidden layer, if there is one; says whether there is."""
+        relative = tangent.relative_slopes(self.label[rows])
+        if relative is None:
+            return False
+        relative = relative.to(self.expected.dtype)
+        steepest = relative.amax(1, keepdim=True)
+        # What is nearly flat there may still be steep at the input.
+        relative = torch.maximum(relative / steepest, torch.full_like(relative, 0.25))
+        known = steepest.isfinite() & (steepest > 0)
+        self.expected[rows] = torch.where(known, relative, torch.ones_like(relative))
+        self.trust[rows] = torch.where(known, TRUST, math.inf).to(self.trust.dtype)
+        return True
+
+    def learn(self, rows: Tensor, classes: Tensor, slopes: Tensor) -> None:
+        """Classes (k, m) of these samples are this steep; that of the label itself says nothing."""
+        factor = slopes / self.expected[rows].gather(1, classes)
+        self.factor[rows[:, None], classes] = torch.where(classes == self.label[rows, None], math.nan, factor)
+
+    def guess(self, rows: Tensor) -> Tensor:
+        """(k, c): the slopes as far as they are known, and otherwise what the steepest known one suggests."""
+        factor = self.factor[rows]
+        steepest = self._steepest(factor)
+        rest = torch.where(steepest > 0, steepest, torch.ones_like(steepest))
+        return torch.where(factor.isfinite() & (factor > 0), factor, rest) * self.expected[rows]
+
+    def limit(self, rows: Tensor) -> Tensor:
+        """(k, c): how steep the classes without a gradient can be."""
+        steepest = self._steepest(self.factor[rows])
+        limit = self._margin(rows) * steepest * self.expected[rows]
+        return torch.where((steepest > 0) & limit.isfinite(), limit, math.inf)
+
+    def few_suffice(self, rows: Tensor) -> Tensor:
+        """(k, 1): whether the layer judged the slopes so well that of very many classes the nearest few will do."""
+        return self._margin(rows) <= TRUST
+
+    def _margin(self, rows: Tensor) -> Tensor:
+        """As much as the layer misjudged the steepest of the known classes, it may misjudge another."""
+        factor = self.factor[rows]
+        usual = torch.where(factor > 0, factor, math.nan).nanmedian(1, keepdim=True).values
+        return torch.maximum(self.trust[rows], torch.nan_to_num(self._steepest(factor) / usual, 0.0, math.inf))
+
+    @staticmethod
+    def _steepest(factor: Tensor) -> Tensor:
+        return torch.nan_to_num(factor, 0.0, 0.0).amax(1, keepdim=True)
+
+
+def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) -> None:
+    """Offer every class that can be the nearest, and few others.
+
+    First the few classes that look nearest by their scores and expected slopes. Then all whose boundary would still be
+    nearer if its slope were as steep as `Slopes.limit` allows; of many classes, the MOST that look nearest. The answer
+    for one sample does not depend on the others in its batch. Each round looks at a class that some sample has not seen
+    yet, so there are no more rounds than pairs of a sample and a class.
+    """
+    task, rows = linear.task, linear.rows
+    own = task.asked.label[rows, None]
+    gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
+    fresh = bool(slopes.factor[rows].isnan().all())
+    if fresh:
+        slopes.ask_hidden_layer(rows, tangent)
+    classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
+    at = linear.everyone
+    together = max(SMALL, CHEAP // max(1, task.model.f.row_bytes or CHEAP))
+    seen = torch.zeros_like(gap, dtype=torch.bool).scatter_(1, own, True)
+    for _ in range(gap.numel()):
+        slopes.learn(rows[at], classes, linear.consider(at, classes, tangent))
+        seen[at[:, None], classes] = True
+        nearest = linear.nearest.distance[:, None]
+        bar = torch.where(nearest.isfinite(), slopes.limit(rows) * nearest, math.inf)
+        open_ = (gap < bar) & ~seen
+        if task.asked.classes >= MANY:
+            open_ &= (seen.sum(1, keepdim=True) <= MOST) | ~slopes.few_suffice(rows)
+        need = open_.sum(1)
+        lacking = need.nonzero()[:, 0]
+        if len(lacking) == 0:
+            return
+        # Rows are taken for a whole batch at once: those that need the fewest go first, together with as many others
+        # as make the round worth its forward pass.
+        few = need[lacking].clamp_max(AT_ONCE).sort().values[min(together, len(lacking)) - 1]
+        at = lacking[need[lacking].clamp_max(AT_ONCE) <= few]
+        width = min(int(need[at].max()), AT_ONCE)
+        classes = nearest_open(open_[at], gap[at] / slopes.guess(rows[at]), own[at], width)
+        tangent = task.model.linearise(rows[at], linear.x_i[at])
+
+
+def nearest_open(open_: Tensor, distance: Tensor, own: Tensor, width: int) -> Tensor:
+    """(k, width): of the classes marked in `open_` (k, c) those at the smallest distance.
+
+    Where fewer are open the row is filled up with the label itself, `own` (k, 1), which is never nearest: which classes
+    a sample looks at must not depend on its neighbours.
+
+    >>> nearest_open(torch.tensor([[False, True, True]]), torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0]]), 3)
+    tensor([[2, 1, 0]])
+    """
+    # An open class may be infinitely far (a slope that is next to nothing): it comes last, but before those not open.
+    far = torch.nan_to_num(distance, nan=math.inf).clamp_max(torch.finfo(distance.dtype).max)
+    classes = torch.where(open_, far, math.inf).topk(width, dim=1, largest=False).indices
+    return torch.where(open_.gather(1, classes), classes, own)

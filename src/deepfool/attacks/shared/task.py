@@ -1,0 +1,172 @@
+"""A task is what an attack works on: the question, the counted model, and the best answer so far.
+
+`run` is how every public attack starts and ends. It checks what all attacks take, looks at x_0 once, holds the model
+frozen while the body of the attack works, and shortens the result if asked to.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypedDict, TypeVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack as Unpack  # typing has it from Python 3.11 on
+
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.answers import Answers
+from deepfool.attacks.shared.arguments import (
+    Bounds,
+    Labels,
+    check_bounds,
+    check_flag,
+    check_inputs,
+    check_labels,
+    check_mask,
+    check_target,
+    check_threshold,
+)
+from deepfool.attacks.shared.counting import CountedModel
+from deepfool.attacks.shared.goals import Leave, Reach
+from deepfool.attacks.shared.question import Question
+from deepfool.attacks.shared.rounding import Rounding
+from deepfool.classifier import Classifier, Model
+from deepfool.classifier.jacobian import Tangent
+from deepfool.errors import InputError
+from deepfool.norms import check_p
+
+F = TypeVar("F", bound=Callable[..., Adversarial])
+
+
+class Unlabelled(TypedDict, total=False):
+    """What every attack takes besides its own arguments and labels. `deepfool` describes them."""
+
+    bounds: Bounds | None
+    target: int | Labels | None
+    mask: Tensor | None
+    threshold: float | None
+    outputs: str
+
+
+class Shared(Unlabelled, total=False):
+    """What every attack takes besides its own arguments."""
+
+    labels: Labels | None
+
+
+def attack(function: F) -> F:
+    """Mark a public attack: its `**shared` is shown as the arguments that it stands for.
+
+    >>> @attack
+    ... def nothing(model, x, *, p: float = 2, **shared): ...
+    >>> list(inspect.signature(nothing).parameters)[2:5]
+    ['p', 'bounds', 'target']
+    """
+    own = inspect.signature(function)
+    before = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    known = {each.name for each in before}
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="auto" if name == "outputs" else None)
+        for name in Shared.__annotations__
+        if name not in known
+    ]
+    function.__signature__ = own.replace(parameters=[*before, *shared])  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an attack works on."""
+
+    asked: Question
+    model: CountedModel
+    best: Answers
+    rows: Tensor
+    """The samples to attack: not those that were misclassified to begin with, or have no finite scores."""
+
+    def result(self) -> Adversarial:
+        return self.best.result(self.model.forwards, self.model.backwards)
+
+
+def run(
+    body: Callable[[Task], None],
+    model: Model | Classifier,
+    x: Tensor,
+    *,
+    p: float,
+    norms: Sequence[float] | None = None,
+    tighten: bool = False,
+    classes: bool = False,
+    **shared: Unpack[Shared],
+) -> Adversarial:
+    """Run the body of an attack on a checked task and return what it found.
+
+    `norms` are those that the attack works in (None: any); `classes` says that it begins with the gradients of several
+    classes at x_0, so that the first forward pass is kept for them.
+    """
+    from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
+
+    p = check_p(p)
+    if norms is not None and p not in norms:
+        known = ", ".join(f"{each:g}" for each in norms)
+        raise InputError(f"this attack works in the norms p = {known}, got {p:g}.", hint="deepfool takes any p >= 1.")
+    check_inputs(x)
+    tighten = check_flag(tighten, "tighten")
+    check_threshold(shared.get("threshold"))
+    if len(x) == 0:
+        return Adversarial.empty(x, p)
+    with prepare(model, x, p=p, classes=classes, **shared) as task:
+        if len(task.rows):
+            body(task)
+        if tighten:
+            shorten(task)
+        return task.result()
+
+
+@contextmanager
+def prepare(
+    model: Model | Classifier,
+    x: Tensor,
+    *,
+    p: float,
+    bounds: Bounds | None = None,
+    labels: Labels | None = None,
+    target: int | Labels | None = None,
+    mask: Tensor | None = None,
+    threshold: float | None = None,
+    outputs: str = "auto",
+    classes: bool = False,
+) -> Iterator[Task]:
+    """Check the arguments, look at x_0 once, and hold the model frozen while this is open. `x` must not be empty."""
+    f = Classifier.of(model, threshold, outputs)
+    with f.frozen():
+        like = x.detach().clone(memory_format=torch.preserve_format)  # also out of any inference mode
+        flat = like.flatten(1) if like.ndim > 1 else like.view(len(x), 1)
+        x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+        lower, upper = check_bounds(bounds, like, x_0)
+        allowed = None if mask is None else check_mask(mask, like)
+        opening = Tangent(f, like, hidden=True) if classes else None
+        if opening is None:
+            with torch.no_grad():
+                scores = f(like).detach()
+        else:
+            scores = opening.scores
+        label, usable = scores.argmax(1), scores.isfinite().all(1)
+        right = usable
+        if labels is not None:
+            right = usable & (check_labels(labels, "labels", len(x), scores) == label)
+        everyone = torch.arange(len(x), device=x.device)
+        rows = everyone if bool(right.all()) else right.nonzero()[:, 0]
+        goal = Leave(label) if target is None else Reach(label, check_target(target, label, rows, scores))
+        asked = Question(
+            x_0=x_0, scores=scores, label=label, goal=goal, p=p, lower=lower, upper=upper, mask=allowed, like=like,
+            everyone=everyone,
+        )  # fmt: skip
+        rounding = Rounding(scores, x.dtype, offset=f.cut)
+        best = Answers(asked, rounding)
+        best.give_up(everyone[~usable], Status.STUCK, "the scores at the input itself are not finite")
+        best.give_up(everyone[usable & ~right], Status.MISCLASSIFIED, "the input itself is misclassified")
+        yield Task(asked, CountedModel(f, asked, rounding, opening), best, rows)
