@@ -10,7 +10,7 @@ heads, an ensemble), or whose layers cannot be told apart (a bare function, a co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -45,37 +45,6 @@ class Neck:
             yield seen
         finally:
             hook.remove()
-
-    def is_only_way(self, scores: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-        """Whether every path from the input to the scores passes through here, and through here only once.
-
-        The tensor here is cut off from the input in a forward pass of its own; do the scores still depend on x?
-
-        >>> first, last = nn.Linear(4, 3), nn.Linear(3, 2)
-        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()), torch.ones(1, 4))
-        True
-        >>> Neck(first, True).is_only_way(lambda x: last(first(x).relu()) + x[:, :2], torch.ones(1, 4))
-        False
-        """
-        calls = 0
-
-        def cut(value: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return value.detach()
-
-        if self.returned:
-            hook = self.layer.register_forward_hook(lambda _, given, returned: cut(returned))
-        else:
-            hook = self.layer.register_forward_pre_hook(lambda _, given: (cut(given[0]), *given[1:]))
-        x = x.detach().requires_grad_(True)
-        try:
-            z = scores(x)
-        finally:
-            hook.remove()
-        if calls != 1:
-            return False
-        return not z.requires_grad or torch.autograd.grad(z.sum(), x, allow_unused=True)[0] is None
 
 
 @contextmanager
@@ -133,5 +102,27 @@ def find_neck(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[Neck, T
     for neck, tensor in ((Neck(before, True), hidden), (Neck(last, False), given)):
         whole = tensor.ndim > 1 and len(tensor) == len(x) and tensor.requires_grad and tensor is not x
         if whole and scores.shape[1] * tensor.numel() <= WORTH * x.numel():
-            return neck, tensor
+            return (neck, tensor) if is_only_way(tensor, x, scores) else None
     return None
+
+
+def is_only_way(hidden: Tensor, x: Tensor, scores: Tensor) -> bool:
+    """Whether every path from x to the scores passes through the tensor `hidden`: autograd's graph says so.
+
+    The graph is walked back from the scores, but not past `hidden`. Does it still come to x?
+
+    >>> x, first, last = torch.ones(1, 4, requires_grad=True), nn.Linear(4, 3), nn.Linear(3, 2)
+    >>> h = first(x)
+    >>> is_only_way(h, x, last(h.relu())), is_only_way(h, x, last(h.relu()) + x[:, :2])
+    (True, False)
+    """
+    seen, ahead = set(), [(scores.grad_fn, 0)]
+    while ahead:  # each node of the graph once, and once more where it is that of `hidden`
+        node, output = ahead.pop()
+        if node is None or node in seen or (node is hidden.grad_fn and output == hidden.output_nr):
+            continue
+        seen.add(node)
+        if getattr(node, "variable", None) is x:
+            return False
+        ahead.extend(node.next_functions)
+    return True
