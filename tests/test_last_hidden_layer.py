@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 from deepfool import Classifier, deepfool
-from deepfool.attacks.deepfool import TRUST, Slopes
-from deepfool.attacks.shared.problem import pose
+from deepfool.attacks.shared.pruning import TRUST, Slopes
+from deepfool.attacks.shared.task import prepare
 from deepfool.classifier.jacobian import Tangent
-from deepfool.classifier.last_hidden_layer import find_neck, follow_layers
+from deepfool.classifier.last_hidden_layer import find_hidden_layer, follow_layers
 from deepfool.models import load as load_model
 
 
 def slopes_of(model, x, reference):
     """The estimate and the truth, (n, c) each, scaled to a mean of one over the other classes of a sample."""
-    tangent = Tangent(Classifier(model), x, neck=True)
+    tangent = Tangent(Classifier(model), x, hidden=True)
     estimate = tangent.relative_slopes(reference)
     c = tangent.scores.shape[1]
     every = torch.arange(c).expand(len(x), c)
@@ -25,7 +25,7 @@ def slopes_of(model, x, reference):
 
 
 def test_behind_an_isometry_the_estimate_is_exact():
-    """All that lies before the neck keeps lengths, so the slopes at the input are those at the neck."""
+    """All that lies before that layer keeps lengths, so the slopes at the input are those at that layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 7))
     for layer in model[:2]:
@@ -50,10 +50,10 @@ def test_what_the_last_layer_is_given_serves_where_more_would_cost_too_much():
     x = torch.rand(2, 1, 12, 12, requires_grad=True)
     with follow_layers(wide) as calls:
         scores = wide(x)
-    neck, at_neck = find_neck(calls, x, scores)
-    assert neck.layer is wide[3]
-    assert not neck.returned
-    assert at_neck.shape == (2, 64)
+    layer, hidden = find_hidden_layer(calls, x, scores)
+    assert layer.layer is wide[3]
+    assert not layer.returned
+    assert hidden.shape == (2, 64)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # people still have scripted models
@@ -67,13 +67,14 @@ def test_where_no_layer_can_be_seen_more_classes_are_looked_at_and_the_answer_is
     assert unseen.backwards.sum() > seen.backwards.sum()
 
 
-def test_a_single_layer_has_no_neck():
+def test_a_single_layer_has_no_hidden_layer():
     assert (
-        Tangent(Classifier(nn.Linear(9, 5)), torch.rand(3, 9), neck=True).relative_slopes(torch.zeros(3).long()) is None
+        Tangent(Classifier(nn.Linear(9, 5)), torch.rand(3, 9), hidden=True).relative_slopes(torch.zeros(3).long())
+        is None
     )
 
 
-def test_activations_in_place_and_ways_around_the_neck_do_no_harm():
+def test_activations_in_place_and_ways_around_the_layer_do_no_harm():
     class Around(nn.Module):
         """The last hidden layer has no say at all."""
 
@@ -103,14 +104,14 @@ def test_no_hook_is_left_and_a_classifier_can_be_used_again():
     assert all(not layer._forward_hooks for layer in model.modules())
 
 
-def test_a_sample_that_the_neck_says_nothing_of_changes_nothing_for_the_others():
+def test_a_sample_that_the_layer_says_nothing_of_changes_nothing_for_the_others():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(100, 50, bias=False), nn.ReLU(), nn.Linear(50, 10))
     model[0].weight.data.abs_()
     x = torch.rand(3, 100)
     x[1] = -1.0  # no unit of the last hidden layer is active
-    with pose(model, x, p=2, linearise=True) as problem:
-        slopes = Slopes(problem)
-        assert slopes.expect(problem.running, problem.open(problem.running))
-    torch.testing.assert_close(slopes.margin[:, 0], torch.tensor([TRUST, math.inf, TRUST]))
+    with prepare(model, x, p=2, classes=True) as task:
+        slopes = Slopes(task)
+        assert slopes.ask_hidden_layer(task.rows, task.model.linearise_inputs(task.rows))
+    torch.testing.assert_close(slopes.trust[:, 0], torch.tensor([TRUST, math.inf, TRUST]))
     assert (slopes.expected[1] == 1).all()

@@ -153,7 +153,7 @@ def test_the_manifest_tells_everything(tmp_path):
     assert run.p == float("inf")
     assert identity["attack"]["knobs"] == {
         "overshoot": 0.02, "max_iter": 50, "candidates": "auto", "bounds": [0, 1], "target": None, "mask": None,
-        "threshold": None, "tighten": False,
+        "threshold": None, "outputs": "auto", "tighten": False,
     }  # fmt: skip
     assert len(identity["model"]["sha256"]) == len(identity["data"]["sha256"]) == 64
     assert identity["seed"] == 4

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from deepfool import Classifier, deepfool
-from deepfool.attacks import deepfool as algorithm
+from deepfool import deepfool
+from deepfool.attacks.shared import pruning
 from deepfool.datasets import load as load_data
 from deepfool.models import load as load_model
 
@@ -17,10 +17,8 @@ def digits():
 def count(model, x, **knobs):
     """(forward passes, backward rows) per sample as the model sees them; the attack's own count must agree."""
     seen = []
-    f = Classifier(model)
-    deepfool(f, x[:1])  # the look for a way around the last hidden layer, once, is not counted
     hook = model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    result = deepfool(f, x, **knobs)
+    result = deepfool(model, x, **knobs)
     hook.remove()
     assert sum(seen) == result.forwards.sum()
     return result, sum(seen) / len(x), result.backwards.double().mean().item()
@@ -64,7 +62,7 @@ def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
     model.weight.data, model.bias.data = w, torch.tensor([5.0, 0.5, 0.4, 0.3, 0.2, 0.1])
     x = torch.zeros(1, 80)
     assert deepfool(model, x).adv_label == deepfool(model, x, candidates="all").adv_label == 4
-    assert deepfool(model, x, candidates=algorithm.FIRST).adv_label == 1
+    assert deepfool(model, x, candidates=pruning.FIRST).adv_label == 1
 
 
 @pytest.mark.parametrize("p", [2, torch.inf])
@@ -77,7 +75,7 @@ def test_of_many_classes_few_are_looked_at(p):
     same = (every.r - auto.r).norm(dim=1) <= 1e-4 * every.r.norm(dim=1)
     assert same.float().mean() >= 0.97
     assert every.backwards.max() == 299
-    assert auto.backwards.max() <= algorithm.MOST + algorithm.AT_ONCE
+    assert auto.backwards.max() <= pruning.MOST + pruning.AT_ONCE
     assert auto.backwards.double().mean() <= 16
     alone = deepfool(model, x[3:4], p=p, max_iter=1, overshoot=0.0)
     torch.testing.assert_close(alone.r[0], auto.r[3])

@@ -159,8 +159,8 @@ def test_a_class_a_thousand_times_steeper_than_the_others_is_found():
 @pytest.mark.filterwarnings("ignore::deepfool.classifier.ProbabilityWarning")
 def test_a_last_hidden_layer_is_one_that_every_path_passes(build, has_one):
     f = Classifier(build())
-    Tangent(f, torch.rand(3, 784), neck=True)
-    assert (f.neck is not None) == has_one
+    Tangent(f, torch.rand(3, 784), hidden=True)
+    assert (f.hidden_layer is not None) == has_one
 
 
 VANISHING = [10.0**-k for k in (30, 37, 39, 42, 45)]

@@ -92,7 +92,7 @@ class Tangent:
         for start in range(0, c, size):
             classes = torch.arange(start, min(start + size, c), device=self.scores.device)
             rows = self._pull_back_together(self._seeds(classes.expand(n, -1), reference), at_hidden)
-            if rows is None:  # no batching rule, or a way around the neck
+            if rows is None:  # no batching rule
                 self.f.hidden_layer = None
                 return None
             slopes.append(norm(rows.reshape(len(rows), n, -1), 2))
@@ -178,7 +178,7 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool) -> tuple[Tensor, Tensor | None]:
     """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take, and
-    looks for the neck if asked to. Returns the scores and the tensor at the neck."""
+    looks for the last hidden layer if asked to. Returns the scores, and the tensor at that layer."""
     largest = x[0].numel() * x.element_size()
 
     def note(kept: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool) -> tuple[T
     f.row_bytes = math.ceil(4 * largest)
     f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
     found = find_hidden_layer(calls, x, z)
-    if found is None or not found[0].is_only_way(f, x[:1]):
+    if found is None:
         return z, None
     f.hidden_layer, at_hidden = found
     return z, at_hidden

@@ -1,16 +1,16 @@
-"""The neck of a network: its last hidden layer, where the gradients of all classes cost next to nothing.
+"""The last hidden layer of a network, where the gradients of all classes cost next to nothing.
 
 How steep the classes are there, relative to each other, is nearly how steep they are at the input: over the classes of
-a sample the ratio of the two varies by about a tenth on the networks of the zoo. DeepFool uses it to tell which classes
+a sample the ratio of the two varies by about a tenth on the networks of the zoo. DeepFool uses it to see which classes
 can be nearest before it takes their gradients. That is safe only where every path from the input to the scores passes
 through this one layer, so that is tested, once per model (`is_only_way`). A network that has no such layer (several
-heads, an ensemble), or whose layers cannot be told apart (a bare function, a compiled model), has no neck.
+heads, an ensemble), or whose layers cannot be seen (a bare function, a compiled model), counts as having none.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,7 +22,8 @@ Call: TypeAlias = tuple[nn.Module, Tensor, Tensor]
 """A layer, what it was given, what it returned."""
 
 WORTH = 64
-"""The gradients of all classes at the neck may have so many times the entries of the input, and no more."""
+"""The gradients of all classes at the layer may have up to this many times the entries of the input: beyond that they
+would cost as much as the rows that they save."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class HiddenLayer:
 
     @contextmanager
     def watch(self) -> Iterator[list[Tensor]]:
-        """While this is open, forward passes add the tensor at the neck to the list."""
+        """While this is open, forward passes add the tensor at this place to the list."""
         seen: list[Tensor] = []
 
         def note(_: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
@@ -46,37 +47,6 @@ class HiddenLayer:
         finally:
             hook.remove()
 
-    def is_only_way(self, scores: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-        """Whether every path from the input to the scores passes through here, and through here only once.
-
-        The tensor here is cut off from the input in a forward pass of its own; do the scores still depend on x?
-
-        >>> first, last = nn.Linear(4, 3), nn.Linear(3, 2)
-        >>> HiddenLayer(first, True).is_only_way(lambda x: last(first(x).relu()), torch.ones(1, 4))
-        True
-        >>> HiddenLayer(first, True).is_only_way(lambda x: last(first(x).relu()) + x[:, :2], torch.ones(1, 4))
-        False
-        """
-        calls = 0
-
-        def cut(value: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return value.detach()
-
-        if self.returned:
-            hook = self.layer.register_forward_hook(lambda _, given, returned: cut(returned))
-        else:
-            hook = self.layer.register_forward_pre_hook(lambda _, given: (cut(given[0]), *given[1:]))
-        x = x.detach().requires_grad_(True)
-        try:
-            z = scores(x)
-        finally:
-            hook.remove()
-        if calls != 1:
-            return False
-        return not z.requires_grad or torch.autograd.grad(z.sum(), x, allow_unused=True)[0] is None
-
 
 @contextmanager
 def follow_layers(model: object) -> Iterator[Sequence[Call]]:
@@ -85,8 +55,8 @@ def follow_layers(model: object) -> Iterator[Sequence[Call]]:
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> with follow_layers(model) as calls:
     ...     _ = model(torch.zeros(1, 4))
-    >>> [layer for layer, _, _ in calls]
-    [Linear(in_features=4, out_features=3, bias=True), Linear(in_features=3, out_features=2, bias=True)]
+    >>> [layer is model[i] for i, (layer, _, _) in zip((0, 2), calls)]
+    [True, True]
     """
     calls: deque[Call] = deque(maxlen=2)  # more would keep activations in memory
 
@@ -108,30 +78,52 @@ def _weighted_layers(model: object) -> list[nn.Module]:
         return []
     modules = list(model.modules())
     if any(isinstance(m, torch.jit.ScriptModule) or type(m).__name__ == "OptimizedModule" for m in modules):
-        return []  # scripted layers take no hooks; in compiled ones they would have it compiled again
+        return []  # scripted layers take no hooks; compiled models would be compiled again
     weights = ((m, getattr(m, "weight", None)) for m in modules)
     return [m for m, weight in weights if isinstance(weight, Tensor) and weight.ndim >= 2]
 
 
 def find_hidden_layer(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[HiddenLayer, Tensor] | None:
-    """The neck of the network that made these calls for the batch x, and the tensor there; None if it has none.
+    """The last hidden layer of the network that made these calls for the batch x, and the tensor there, if it has one.
 
-    What the last layer but one returns, so that the activation after it has its say; what the last layer is given, if
+    What the last layer but one returns, so that the activation after it counts too; what the last layer is given, if
     the gradients of all classes would take too much there.
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> x = torch.zeros(5, 4, requires_grad=True)
     >>> with follow_layers(model) as calls:
     ...     scores = model(x)
-    >>> neck, at_hidden = find_hidden_layer(calls, x, scores)
-    >>> neck.layer is model[0], neck.returned, at_hidden.shape
+    >>> layer, hidden = find_hidden_layer(calls, x, scores)
+    >>> layer.layer is model[0], layer.returned, hidden.shape
     (True, True, torch.Size([5, 3]))
     """
     if len(calls) < 2:
         return None
-    (before, _, hidden), (last, given, _) = calls
-    for neck, tensor in ((HiddenLayer(before, True), hidden), (HiddenLayer(last, False), given)):
-        whole = tensor.ndim > 1 and len(tensor) == len(x) and tensor.requires_grad and tensor is not x
-        if whole and scores.shape[1] * tensor.numel() <= WORTH * x.numel():
-            return neck, tensor
+    (before, _, returned), (last, given, _) = calls
+    for layer, hidden in ((HiddenLayer(before, True), returned), (HiddenLayer(last, False), given)):
+        whole = hidden.ndim > 1 and len(hidden) == len(x) and hidden.requires_grad and hidden is not x
+        if whole and scores.shape[1] * hidden.numel() <= WORTH * x.numel():
+            return (layer, hidden) if is_only_way(hidden, x, scores) else None
     return None
+
+
+def is_only_way(hidden: Tensor, x: Tensor, scores: Tensor) -> bool:
+    """Whether every path from x to the scores passes through the tensor `hidden`: autograd's graph says so.
+
+    The graph is walked back from the scores, but not past `hidden`. Does it still reach x?
+
+    >>> x, first, last = torch.ones(1, 4, requires_grad=True), nn.Linear(4, 3), nn.Linear(3, 2)
+    >>> h = first(x)
+    >>> is_only_way(h, x, last(h.relu())), is_only_way(h, x, last(h.relu()) + x[:, :2])
+    (True, False)
+    """
+    seen, ahead = set(), [(scores.grad_fn, 0)]
+    while ahead:  # each node of the graph is expanded once
+        node, output = ahead.pop()
+        if node is None or node in seen or (node is hidden.grad_fn and output == hidden.output_nr):
+            continue
+        seen.add(node)
+        if getattr(node, "variable", None) is x:
+            return False
+        ahead.extend(node.next_functions)
+    return True
