@@ -13,7 +13,7 @@ from torch import Tensor
 
 import deepfool as df
 from benchmarks.speed import load_images
-from deepfool.attacks.shared.problem import Problem
+from deepfool.attacks.shared.counting import CountedModel
 
 OVERSHOOT = 0.02
 
@@ -21,14 +21,14 @@ OVERSHOOT = 0.02
 def run_at_overshot_points(network: str, images: int) -> tuple[df.Adversarial, df.Adversarial]:
     """As the paper has it, and with every linearisation but the first moved to the point that was tested."""
     model, x = load_images(network, images, None)
-    tangent = Problem.tangent
+    linearise = CountedModel.linearise
 
-    def further(problem: Problem, rows: Tensor, y: Tensor, *, neck: bool = False) -> object:
-        x_0 = problem.x_0[rows]
-        return tangent(problem, rows, x_0 + (1 + OVERSHOOT) * (y - x_0), neck=neck)
+    def further(counted: CountedModel, rows: Tensor, y: Tensor, *, hidden: bool = False) -> object:
+        x_0 = counted.asked.x_0[rows]
+        return linearise(counted, rows, x_0 + (1 + OVERSHOOT) * (y - x_0), hidden=hidden)
 
     plain = df.deepfool(model, x, overshoot=OVERSHOOT, candidates="all")
-    with patch.object(Problem, "tangent", further):
+    with patch.object(CountedModel, "linearise", further):
         return plain, df.deepfool(model, x, overshoot=OVERSHOOT, candidates="all")
 
 

@@ -31,7 +31,6 @@ from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
-from deepfool.classifier.jacobian import Tangent
 
 IN_BOX = (0.6, 0.7)
 """Inside bounds, how much of the first steps is taken before the classifier is linearised again. Features that stop at
@@ -103,7 +102,7 @@ def iterate(walk: Walk, rows: Tensor, max_iter: int) -> None:
     for i in range(max_iter):
         if len(rows) == 0:
             break
-        rows = walk.step(rows, whole=i == max_iter - 1)
+        rows = walk.step(rows, last=i == max_iter - 1)
     why = f"the label did not change within {max_iter} iterations; raise max_iter or overshoot"
     walk.task.best.give_up(rows, Status.EXHAUSTED, why)
 
@@ -121,90 +120,77 @@ class Walk:
     ) -> None:
         """`candidates` may also be the classes themselves, (n, m); `start` (n, d) is where to begin instead of x_0."""
         asked = task.asked
-        self.task, self.candidates, self.eta, self.start = task, candidates, overshoot, start
+        self.task, self.candidates, self.eta = task, candidates, overshoot
         self.slopes = slopes or Slopes(task)
+        self.start = start
         self.r = torch.zeros_like(asked.x_0)
         """(n, d): the sum of r_i so far."""
         self.i = torch.zeros_like(asked.label)
         """(n,): how many r_i that are."""
         self.fooled = torch.zeros_like(asked.label, dtype=torch.bool)
-        shares = IN_BOX if asked.lower is not None and start is None and asked.p >= 2 else ()
-        self.shares = torch.tensor([*shares, 1.0], dtype=asked.x_0.dtype, device=asked.x_0.device)
+        in_box = asked.lower is not None and start is None and asked.p >= 2
+        self.shares = torch.tensor([*IN_BOX, 1.0]).to(asked.x_0) if in_box else None
 
-    def here(self, rows: Tensor) -> Tensor:
-        """x_i - x_0 of these samples."""
-        r = self.task.asked.of(rows, self.r)
-        return r if self.start is None else self.start[rows] + r
+    def step(self, rows: Tensor, *, last: bool = False) -> Tensor:
+        """One round of the loop; returns the samples that are not fooled yet. The `last` step is never shortened."""
+        rows, r_i = self.find_step(rows)
+        return self.advance(rows, r_i, last=last)
 
-    def reached(self, rows: Tensor) -> Tensor:
-        """r^ of these samples: the perturbation that is tested and returned."""
-        r_hat = (1 + self.eta) * self.task.asked.of(rows, self.r)
-        return r_hat if self.start is None else self.start[rows] + r_hat
+    def find_step(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Lines 5 to 11: linearise at x_i, find the nearest boundary l^ and the step r_i to it.
 
-    def step(self, rows: Tensor, *, whole: bool = False) -> Tensor:
-        """One round of the loop, lines 5 to 13; returns the samples that are not fooled yet.
-
-        `whole`: take the whole step, even where the first ones are shortened.
+        Samples that have no step to take (STUCK), or turn out to be fooled at x_i already, are left out.
         """
-        task, asked, r = self.task, self.task.asked, self.here(rows)
-        at_inputs = self.start is None and not bool(self.i.any())
+        task, asked = self.task, self.task.asked
+        r = self.at(rows, 1.0)
         x_i = asked.clamp(rows, asked.of(rows, asked.x_0) + r)
-        tangent = task.model.linearise_inputs(rows) if at_inputs else task.model.linearise(rows, x_i)
-        linear = self.linearise(rows, x_i, tangent)
-        nearest, why_not = linear.nearest, linear.explain()
-        staying = self._see_shortened(rows, r, tangent.scores)
-        for why in set(why_not) - {""}:
-            stuck = torch.tensor([each == why for each in why_not], device=rows.device) & ~staying
-            task.best.give_up(rows[stuck], Status.STUCK, why)
-            staying = staying | stuck
-        moving = rows if not bool(staying.any()) else rows[~staying]
-        return self.advance(moving, nearest.step if moving is rows else nearest.step[~staying], whole=whole)
-
-    def linearise(self, rows: Tensor, x_i: Tensor, tangent: Tangent) -> Linearisation:
-        """Lines 6 to 10: f'_k and w'_k of the candidates at x_i, and the nearest boundary l^."""
-        task, asked, z = self.task, self.task.asked, tangent.scores
-        label = asked.label[rows]
+        begin = self.start is None and not bool(self.i.any())
+        tangent = task.model.linearise_inputs(rows) if begin else task.model.linearise(rows, x_i)
+        z, label = tangent.scores, asked.label[rows]
         f_prime = z - z.gather(1, label[:, None])
-        # Never aim at less than twice the margin that counts: a tie, or a boundary touched exactly, would stop there.
-        least = 2 * task.model.rounding.tolerance[rows, None]
-        gap = torch.maximum(f_prime.abs(), least).clamp_min(torch.finfo(z.dtype).tiny * 1e4).to(x_i.dtype)
-        linear = Linearisation(task, rows, x_i, z, gap, label, stretch=True)
+        linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), label, stretch=True)
         if isinstance(self.candidates, Tensor):
             linear.consider(linear.everyone, self.candidates[rows], tangent)
         elif self.candidates == "auto" and can_prune(task):
             consider_nearest(linear, self.slopes, tangent)
         else:
             linear.consider(linear.everyone, asked.goal.classes(rows, z, self.candidates), tangent)
-        return linear
+        going = self._look_back(rows, r, z) & linear.settle_stuck()
+        return (rows, linear.nearest.step) if bool(going.all()) else (rows[going], linear.nearest.step[going])
 
-    def advance(self, rows: Tensor, r_i: Tensor, *, whole: bool = False) -> Tensor:
-        """Lines 11 to 13: add a step, test the overshot point; returns the samples that are not fooled yet.
-
-        A shortened step is not tested: the next linearisation has the scores at its end.
-        """
+    def advance(self, rows: Tensor, r_i: Tensor, *, last: bool = False) -> Tensor:
+        """Lines 12 and 13: add the step and test the overshot point; returns the samples that are not fooled yet."""
         task, asked = self.task, self.task.asked
-        share = self.shares[self.i[rows].clamp_max(len(self.shares) - 1)] if len(self.shares) > 1 else None
-        if share is not None and not whole:
-            r_i = share[:, None] * r_i
+        tested = rows
+        if self.shares is not None and not last:
+            share = self.shares[self.i[rows].clamp_max(len(self.shares) - 1)]
+            r_i, tested = share[:, None] * r_i, rows[share == 1]  # the others are seen by the next linearisation
         self.r[rows] += r_i
-        self.i[rows] = self.i[rows] + 1 if not whole else len(self.shares)
+        self.i[rows] += 1
         task.best.iterations[rows] += 1
-        tested, waiting = rows, rows[:0]
-        if share is not None and not whole:
-            tested, waiting = rows[share == 1], rows[share != 1]
-        if len(tested) == 0:
-            return waiting
-        r_hat = self.reached(tested)
-        z = task.model.look(tested, asked.of(tested, asked.x_0) + r_hat)
-        fooled = task.best.report(tested, r_hat, z)
-        self.fooled[tested[fooled]] = True
-        return torch.cat([waiting, tested[~fooled]])
+        if len(tested):
+            r_hat = self.at(tested, 1 + self.eta)
+            z = task.model.look(tested, asked.of(tested, asked.x_0) + r_hat)
+            self.fooled[tested] = task.best.report(tested, r_hat, z)
+        return rows[~self.fooled[rows]]
 
-    def _see_shortened(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
-        """Which of these samples are fooled where their last step, a shortened one, has brought them."""
-        staying = torch.zeros_like(rows, dtype=torch.bool)
-        if len(self.shares) > 1:
+    def at(self, rows: Tensor, stretch: float) -> Tensor:
+        """The perturbation that these samples have reached, with the sum of r_i stretched."""
+        r = self.task.asked.of(rows, self.r)
+        r = r if stretch == 1 else stretch * r
+        return r if self.start is None else self.start[rows] + r
+
+    def _gap(self, rows: Tensor, f_prime: Tensor) -> Tensor:
+        """|f'_k|, but at least twice the margin that counts: a tie, or a boundary just touched, would end there."""
+        least = 2 * self.task.model.rounding.tolerance[rows, None]
+        gap = torch.maximum(f_prime.abs(), least).clamp_min(torch.finfo(f_prime.dtype).tiny * 1e4)
+        return gap.to(self.r.dtype)
+
+    def _look_back(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
+        """Which samples go on: those whose last step was shortened, and so not tested, may be fooled where it ended."""
+        going = torch.ones_like(rows, dtype=torch.bool)
+        if self.shares is not None:
             seen = ((self.i[rows] > 0) & (self.i[rows] < len(self.shares))).nonzero()[:, 0]
-            staying[seen] = self.task.best.report(rows[seen], r[seen], z[seen])
-            self.fooled[rows[staying]] = True
-        return staying
+            self.fooled[rows[seen]] = self.task.best.report(rows[seen], r[seen], z[seen])
+            going[seen] = ~self.fooled[rows[seen]]
+        return going

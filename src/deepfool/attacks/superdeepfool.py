@@ -72,7 +72,7 @@ def _search(task: Task, overshoot: float, max_iter: int, turns: int, candidates:
         rows = rows[walk.fooled[rows]]
         if len(rows) == 0:
             return
-        x_0, r_tilde = asked.x_0[rows], walk.reached(rows)
+        x_0, r_tilde = asked.x_0[rows], walk.at(rows, 1 + overshoot)
         _, w = model.gradient(rows, x_0 + r_tilde)
         r[rows] = r[rows] + _project(task, rows, r[rows], asked.clip(rows, r_tilde), w)
         # The projected point counts, even if DeepFool's own was smaller: the search back starts from it.

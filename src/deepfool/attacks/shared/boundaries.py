@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from deepfool.attacks.shared.adversarial import Status
 from deepfool.attacks.shared.task import Task
 from deepfool.classifier.jacobian import Tangent
 from deepfool.norms import distance, dual, norm, reach, step, step_in_box
@@ -84,7 +85,7 @@ class NearestBoundary:
 
 
 class Linearisation:
-    """A batch of samples, linearised at x_i: offers classes to `nearest`, and can say why nothing was found."""
+    """A batch of samples, linearised at x_i: offers classes to `nearest`, and says why nothing was found."""
 
     def __init__(
         self, task: Task, rows: Tensor, x_i: Tensor, z: Tensor, gap: Tensor, reference: Tensor, *, stretch: bool = False
@@ -122,14 +123,14 @@ class Linearisation:
             self.nearest.offer(at, classes[:, columns], part.abs(), w, free)
         return torch.cat(lengths, 1)
 
-    def explain(self) -> list[str]:
-        """For each sample why there is no step to take, or an empty text."""
+    def settle_stuck(self) -> Tensor:
+        """Which samples have a step to take; the others end as STUCK, with the reason."""
         scored, length = self.z.isfinite().all(1), norm(self.nearest.step, math.inf)
         usable = (self.nearest.l_hat >= 0) & (length > 0) & length.isfinite() & scored
-        if bool(usable.all()):
-            return [""] * len(usable)
-        facts = zip(usable.tolist(), scored.tolist(), self._finite.tolist(), self._sloped.tolist(), strict=True)
-        return ["" if ok else _explain(*why) for ok, *why in facts]
+        for j in (~usable).nonzero()[:, 0].tolist():
+            why = _explain(bool(scored[j]), bool(self._finite[j]), bool(self._sloped[j]))
+            self.task.best.give_up(self.rows[j : j + 1], Status.STUCK, why)
+        return usable
 
 
 def _explain(scores_finite: bool, gradient_finite: bool, sloped: bool) -> str:
