@@ -227,7 +227,7 @@ def _root_along(c: Tensor, d: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper
         off = (b - gain).abs() > accuracy * (b.abs() + gained.abs_().sum(-1))
         rate = free.mul_(slope).sum(-1)
         newton = t + (b - gain) / rate
-        inside = (rate > 0) & (newton > low) & (newton < high)  # not at the ends: it could go back and forth for ever
+        inside = (rate > 0) & (newton > low) & (newton < high)  # not at the ends: it could go back and forth forever
         # Below the rounding of t itself there is nothing to gain.
         off &= ~(inside & ((newton - t).abs() <= accuracy * t))
         going = off & (high > low)

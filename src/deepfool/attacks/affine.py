@@ -66,8 +66,8 @@ def _check(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     check_inputs(x)
     check_inputs(bias.reshape(-1) if isinstance(bias, Tensor) and bias.ndim == 0 else bias, "bias")
     if not (weight.dtype == bias.dtype == x.dtype and weight.device == bias.device == x.device):
-        told = ", ".join(f"{each.dtype} on {each.device}" for each in (weight, bias, x))
-        raise InputError(f"weight, bias and x must be of one type and on one device, got {told}.")
+        got = ", ".join(f"{each.dtype} on {each.device}" for each in (weight, bias, x))
+        raise InputError(f"weight, bias and x must be of one type and on one device, got {got}.")
     if weight.ndim == 1 and bias.numel() == 1:  # a single score f is the pair of scores (0, f)
         weight = torch.stack([torch.zeros_like(weight), weight])
         bias = torch.stack([torch.zeros_like(bias.reshape(())), bias.reshape(())])

@@ -44,7 +44,7 @@ def ddn(
         first_norm: the norm of the first perturbation, in the units of x.
         gamma: by how much the norm shrinks or grows at each step.
         sharpness: what the scores are multiplied by before the softmax of the loss; 1 is the paper. Where many classes
-            have a say in that softmax, its gradient does not point to the nearest boundary, and the perturbations
+            matter in that softmax, its gradient does not point to the nearest boundary, and the perturbations
             come out too large: more sharpness leaves the say to the best rival.
         start: points to begin at instead of x, with their own norm; DeepFool's are a good choice.
 

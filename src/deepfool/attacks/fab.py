@@ -2,7 +2,7 @@
 the l1, l2 and linf norms.
 
 Each step linearises at x_i, projects both x_i and x_0 on the nearest boundary of that picture inside the box, goes a
-little beyond (eta), and mixes the two: the share alpha of x_0's projection draws the search back towards x_0. After a
+little beyond (eta), and mixes the two: the share alpha of x_0's projection pulls the search back towards x_0. After a
 success it restarts nearer to x_0 (beta). The paper's final search along the ray is `tighten=True`.
 
 Three points differ from the paper: which boundary is nearest is judged by the distance inside the box rather than the
@@ -48,7 +48,7 @@ def fab(
         alpha_max: the largest share of the projection of x_0 in the next point.
         beta: how much of a perturbation that fools is kept for the next point.
         eta: how far beyond the boundary a projection goes.
-        candidates: None for all classes, or how many of the best-scored ones to consider, chosen anew at each step.
+        candidates: None for all classes, or how many of the best-scored ones to consider, chosen again at each step.
         one_by_one: search towards each of this many best-scored classes by itself, with one gradient row a step, and
             keep the smallest (known as FAB-T), instead of towards the nearest of all.
 

@@ -77,7 +77,7 @@ def fgsm(
 
 
 BISECTIONS = 200
-"""Of an eps, at most; only a share that is reached at any eps above zero takes so many."""
+"""Of an eps, at most; only a share that is reached at every eps above zero takes that many."""
 
 
 @dataclass(frozen=True)

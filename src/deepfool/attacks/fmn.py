@@ -2,10 +2,10 @@
 (NeurIPS 2021), for the l1, l2 and linf norms.
 
 Steepest ascent on the margin of the scores inside a ball around x_0 whose radius epsilon adapts: until a sample is
-first fooled, to the distance that the linearised margin foretells; afterwards smaller after each success and larger
+first fooled, to the distance that the linearised margin predicts; afterwards smaller after each success and larger
 after each failure, by ever less. Two points differ from the paper: the radius also grows by gamma while nothing has
-fooled yet (going by the foretold distance alone, the search creeps up to the boundary, on an affine classifier stops
-right on it, and in a box may never get there, as clipping takes back what was foretold); and the last point is tested
+fooled yet (with the predicted distance alone, the search creeps up to the boundary, on an affine classifier stops
+right on it, and in a box may never get there, as clipping takes back what was predicted); and the last point is tested
 too.
 """
 

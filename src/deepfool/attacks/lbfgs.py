@@ -42,7 +42,7 @@ def lbfgs(
     tighten: bool = False,
     **shared: Unpack[Shared],
 ) -> Adversarial:
-    """The smallest l2 perturbation met while solving Szegedy's penalised problem for ever better penalties.
+    """The smallest l2 perturbation met while solving Szegedy's penalised problem for better and better penalties.
 
     Args:
         target: a class to reach (one for all, or one per sample).
@@ -130,7 +130,7 @@ class _Penalised:
         return bool(self.task.best.report(self.row, r, z))
 
     def loss_and_gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """J(x + r, t) and its gradient with respect to r; whatever fools on the way is kept."""
+        """J(x + r, t) and its gradient with respect to r; anything that fools on the way is kept."""
         task, r = self.task, self.r(u)
 
         loss = math.nan

@@ -326,7 +326,7 @@ class _Search:
         return aim
 
     def _refine(self, aim: Tensor) -> None:
-        """Stage 2: go on from the best point with what is left of the budget."""
+        """Stage 2: continue from the best point with what is left of the budget."""
         rows = self.found()
         rounds = ((self.left(rows) - 1) // 2).clamp(0, self.plan.second)
         rows, rounds = rows[rounds > 0], rounds[rounds > 0]
@@ -356,7 +356,7 @@ class _Search:
         target: Tensor | None = None,
         aim: Tensor | None = None,
     ) -> Tensor:
-        """One phase: trust-region rounds from y for each entry of `rows` (a sample may stand there several times).
+        """One phase: trust-region rounds from y for each entry of `rows` (a sample may appear several times).
 
         Improves the best points; returns how far beyond the boundary each entry ended up aiming.
         """
@@ -453,5 +453,5 @@ class _Search:
 
 
 def _places(rows: Tensor, among: Tensor) -> Tensor:
-    """Where each of `rows` stands in the sorted index `among`."""
+    """The position of each of `rows` in the sorted index `among`."""
     return torch.searchsorted(among, rows)

@@ -195,8 +195,7 @@ class Classifier:
     def frozen(self) -> Iterator[Classifier]:
         """Eval mode, weights that ask for no gradient, gradients enabled; all of it undone at the end.
 
-        Training flags, `requires_grad`, `.grad`, buffers and the random streams are as before afterwards, whatever
-        happened. Another thread that wants the same module frozen waits; the random streams are those of the whole
+        Training flags, `requires_grad`, `.grad`, buffers and the random streams are restored, even after an error. Another thread that wants the same module frozen waits; the random streams are those of the whole
         process, so threads that draw from them while an attack runs in another one may draw the same numbers twice.
         """
         with _lock_of(self.model):
@@ -244,7 +243,7 @@ class _Buffer:
 
 
 def _lock_of(model: Model) -> threading.RLock:
-    """The lock of a module, the same for every Classifier around it; a function gets one that nobody else has."""
+    """The lock of a module, the same for every Classifier around it; a function gets a lock of its own."""
     if not isinstance(model, nn.Module):
         return threading.RLock()
     with _LOCKS_GUARD:

@@ -77,7 +77,7 @@ class Tangent:
     def relative_slopes(self, reference: Tensor) -> Tensor | None:
         """(n, c): how steep f_k - f_reference is at the last hidden layer; None where that cannot be had.
 
-        At the input it is about as steep, but for a factor of the sample's own. To be asked before the rows are.
+        At the input it is about as steep, up to a factor per sample. Call this before taking rows.
 
         >>> f = Classifier(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)))
         >>> Tangent(f, torch.ones(5, 4), hidden=True).relative_slopes(torch.zeros(5, dtype=torch.long)).shape

@@ -1,4 +1,4 @@
-"""The last hidden layer of a network, where the gradients of all classes cost next to nothing.
+"""The last hidden layer of a network, where the gradients of all classes are almost free.
 
 How steep the classes are there, relative to each other, is nearly how steep they are at the input: over the classes of
 a sample the ratio of the two varies by about a tenth on the networks of the zoo. DeepFool uses it to see which classes
@@ -73,7 +73,7 @@ def follow_layers(model: object) -> Iterator[Sequence[Call]]:
 
 
 def _weighted_layers(model: object) -> list[nn.Module]:
-    """Linear and convolutional layers, and whatever else has a matrix for a weight; none where hooks would not do."""
+    """Linear and convolutional layers, and anything else with a matrix for a weight; none where hooks do not work."""
     if not isinstance(model, nn.Module):
         return []
     modules = list(model.modules())

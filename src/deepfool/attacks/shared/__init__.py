@@ -1,1 +1,1 @@
-"""What the attacks stand on: the question, the counted model, the best answer, the nearest linearised boundary."""
+"""What the attacks share: the question, the counted model, the best answer, the nearest linearised boundary."""

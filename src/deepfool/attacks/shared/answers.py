@@ -18,7 +18,7 @@ NO_DIRECTION = (
 
 
 class Answers:
-    """How the search for each sample stands, and how it ended."""
+    """What the search for each sample has found so far, and how it ended."""
 
     def __init__(self, asked: Question, rounding: Rounding) -> None:
         self.asked, self.rounding = asked, rounding

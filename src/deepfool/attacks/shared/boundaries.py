@@ -2,7 +2,7 @@
 
 Around a point x the classifier is taken to be linear: class k is reached where w_k . r = gap_k, with w_k the gradient
 of its score difference and gap_k what it has to gain. `NearestBoundary` finds the class whose boundary is nearest, and
-the smallest step to it. DeepFool, FAB, `smallest` and the closed form for affine classifiers all stand on it.
+the smallest step to it. DeepFool, FAB, `smallest` and the closed form for affine classifiers all use it.
 """
 
 from __future__ import annotations

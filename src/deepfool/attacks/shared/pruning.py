@@ -1,7 +1,7 @@
 """`candidates="auto"`: the nearest class of all, with gradients for those only that can be it.
 
 This is not part of Algorithm 2, which takes the gradients of all classes at every step. Most of them are far away, and
-the last hidden layer says so for next to nothing: how steep the classes are there, relative to each other, is nearly
+the last hidden layer says so at almost no cost: how steep the classes are there, relative to each other, is nearly
 how steep they are at the input. Over the classes of a sample the ratio of the two varies by about a tenth on the
 networks of the zoo. docs/algorithms/deepfool.md describes the scheme; docs/benchmarks/speed.md has what it saves.
 """
@@ -27,7 +27,7 @@ images of four networks in three settings (docs/benchmarks/speed.md)."""
 WIDE = 64
 """Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
 SMALL, CHEAP = 8, 2**19
-"""So many samples at least (if there are) go through a round together, or as many as have CHEAP bytes of gradients:
+"""At least SMALL samples (if there are) go through a round together, or as many as have CHEAP bytes of gradients:
 smaller rounds cost more than they save. Measured on the dense and convolutional networks of the zoo."""
 MANY, AT_ONCE, MOST = 50, 8, 24
 """Of MANY classes or more, AT_ONCE are looked at before the bar is lowered to what they showed, and MOST in all at one
@@ -130,13 +130,13 @@ def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) ->
         if task.asked.classes >= MANY:
             open_ &= (seen.sum(1, keepdim=True) <= MOST) | ~slopes.few_suffice(rows)
         need = open_.sum(1)
-        lacking = need.nonzero()[:, 0]
-        if len(lacking) == 0:
+        waiting = need.nonzero()[:, 0]
+        if len(waiting) == 0:
             return
         # Rows are taken for a whole batch at once: those that need the fewest go first, together with as many others
         # as make the round worth its forward pass.
-        few = need[lacking].clamp_max(AT_ONCE).sort().values[min(together, len(lacking)) - 1]
-        at = lacking[need[lacking].clamp_max(AT_ONCE) <= few]
+        few = need[waiting].clamp_max(AT_ONCE).sort().values[min(together, len(waiting)) - 1]
+        at = waiting[need[waiting].clamp_max(AT_ONCE) <= few]
         width = min(int(need[at].max()), AT_ONCE)
         classes = nearest_open(open_[at], gap[at] / slopes.guess(rows[at]), own[at], width)
         tangent = task.model.linearise(rows[at], linear.x_i[at])
@@ -151,7 +151,7 @@ def nearest_open(open_: Tensor, distance: Tensor, own: Tensor, width: int) -> Te
     >>> nearest_open(torch.tensor([[False, True, True]]), torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0]]), 3)
     tensor([[2, 1, 0]])
     """
-    # An open class may be infinitely far (a slope that is next to nothing): it comes last, but before those not open.
+    # An open class may be infinitely far (its slope is almost zero): it comes last, but before those not open.
     far = torch.nan_to_num(distance, nan=math.inf).clamp_max(torch.finfo(distance.dtype).max)
     classes = torch.where(open_, far, math.inf).topk(width, dim=1, largest=False).indices
     return torch.where(open_.gather(1, classes), classes, own)

@@ -1,4 +1,4 @@
-"""Attacks by name. A new one is a line in the table; whatever takes a name also takes the function itself."""
+"""Attacks by name. A new attack is one line in the table; wherever a name is accepted, so is the function itself."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _check_signature(attack: Attack, name: str) -> Attack:
 
 
 def run_attack(attack: Attack, model: Any, x: Any, knobs: Mapping[str, Any]) -> Adversarial:
-    """Call an attack. One of somebody else's that raises, or returns something else, is told apart from a mistake here.
+    """Call an attack. If a user's own attack raises, or returns something else, the error says that it was theirs.
 
     >>> run_attack(lambda model, x: x, None, [1, 2], {})
     Traceback (most recent call last):
