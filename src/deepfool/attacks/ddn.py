@@ -45,7 +45,7 @@ def ddn(
         gamma: by how much the norm shrinks or grows at each step.
         sharpness: what the scores are multiplied by before the softmax of the loss; 1 is the paper. Where many classes
             matter in that softmax, its gradient does not point to the nearest boundary, and the perturbations
-            come out too large: more sharpness leaves the say to the best rival.
+            come out too large: with more sharpness only the best rival matters.
         start: points to begin at instead of x, with their own norm; DeepFool's are a good choice.
 
     The other arguments are those of `deepfool`.

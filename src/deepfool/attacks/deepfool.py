@@ -187,7 +187,7 @@ class Walk:
         return gap.to(self.r.dtype)
 
     def _look_back(self, rows: Tensor, r: Tensor, z: Tensor) -> Tensor:
-        """Which samples continue: where the last step was shortened, and so not tested, a sample may be fooled already."""
+        """Which samples continue: after a shortened step, which was not tested, a sample may be fooled already."""
         going = torch.ones_like(rows, dtype=torch.bool)
         if self.shares is not None:
             seen = ((self.i[rows] > 0) & (self.i[rows] < len(self.shares))).nonzero()[:, 0]

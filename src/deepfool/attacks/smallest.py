@@ -24,10 +24,7 @@ from torch import Tensor
 
 from deepfool.attacks.deepfool import Walk
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import (
-    check_count,
-    check_optional_count,
-)
+from deepfool.attacks.shared.arguments import check_count, check_optional_count
 from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.decisions import search_by_decisions
 from deepfool.attacks.shared.pruning import WIDE, Slopes, nearest_open
@@ -166,7 +163,6 @@ class _Search:
             self._restart()
         self._end_deepfool(rows)
         found = self.best.size[rows].isfinite()
-        self.best.iterations[rows[found]] = self.model.backwards[rows[found]]
         lost = rows[~found]
         if len(lost):
             self._search_without_gradients(lost)
@@ -369,6 +365,7 @@ class _Search:
             a = (rounds > turn).nonzero()[:, 0]
             who, y_a = rows[a], y[a]
             x = self.asked.x_0[who]
+            self.best.iterations.index_add_(0, who, torch.ones_like(who))
             z, d, w = self._margin(who, y_a, None if target is None else target[a])
             fooled, size = self.best.report(who, y_a - x, z), norm(y_a - x, p)
             phase_size[a] = torch.where(fooled, torch.minimum(size, phase_size[a]), phase_size[a])

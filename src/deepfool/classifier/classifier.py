@@ -195,8 +195,9 @@ class Classifier:
     def frozen(self) -> Iterator[Classifier]:
         """Eval mode, weights that ask for no gradient, gradients enabled; all of it undone at the end.
 
-        Training flags, `requires_grad`, `.grad`, buffers and the random streams are restored, even after an error. Another thread that wants the same module frozen waits; the random streams are those of the whole
-        process, so threads that draw from them while an attack runs in another one may draw the same numbers twice.
+        Training flags, `requires_grad`, `.grad`, buffers and the random streams are restored, even after an error. If
+        another thread wants the same module frozen, it waits. The random streams belong to the whole process: threads
+        that draw from them while an attack runs in another one may draw the same numbers twice.
         """
         with _lock_of(self.model):
             yield from self._freeze()
