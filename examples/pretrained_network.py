@@ -1,4 +1,4 @@
-"""A network that ships with its weights: how small a perturbation changes its mind, in three norms, by four attacks."""
+"""A network that ships with its weights: how small a perturbation changes its decision, in three norms, by four attacks."""
 
 import math
 
