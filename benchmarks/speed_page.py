@@ -33,9 +33,9 @@ NORMS = """
 
 Without bounds, `deepfool` linearises at x_0 + sum of r_i and returns x_0 + 1.02 times that sum, as in the paper.
 adv-lib, foolbox and torchattacks linearise at the point with the overshoot, which is nearer to the boundary. This is
-the whole difference: with that one line changed, `deepfool` has foolbox's mean norms (`python -m
-benchmarks.overshot` prints both), for a tenth more steps on the deeper networks. `tighten=True` searches back along
-the ray and ends below either.
+the whole difference: with that one line changed, `deepfool` has foolbox's mean norms, for a tenth more
+steps on the deeper networks (`python -m benchmarks.overshot` prints both). `tighten=True` searches back along the
+ray and ends below either.
 
 Inside [0, 1], adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more
 steps, each with a new linearisation. `deepfool` takes steps that are exact in the box, but only part of the first
@@ -70,7 +70,7 @@ def write_page(work: Path, out: Path) -> None:
     lines = [HEAD]
     for case in cases:
         lines += _describe(case)
-    lines += ["![times faster than the peers](speed.svg)", AIMS, NORMS] if cases else []
+    lines += ["![speed-up over other libraries](speed.svg)", AIMS, NORMS] if cases else []
     lines += _list_prices(prices) + _tell_many(work / "many-classes")
     lines += _list_scaling([json.loads(file.read_text()) for file in sorted((work / "scaling").glob("*.json"))])
     lines += _list_choices(choices)
