@@ -1,1 +1,1 @@
-"""Side by side with the peers, in one run. The peers live in an environment of their own: `make bench-attacks`."""
+"""Comparison with other libraries, in one run. They are installed in a separate environment: `make bench-attacks`."""

@@ -2,7 +2,7 @@
 
 Every attack gets the same images inside [0, 1], in the same batches, one after the other in one process. For each
 image the smallest perturbation that any of them found is the reference; an attack is judged by its ratio to that.
-Results are kept per network, norm and attack under --work, so that a run that was stopped goes on where it was.
+Results are stored per network, norm and attack under --work, so that a run that was stopped can be resumed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NETWORKS = ("fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10", "effic
 
 
 def our_attacks(p: float, many: bool) -> dict[str, Callable[..., df.Adversarial]]:
-    """Ours, with the settings that the peers are run with beside ours."""
+    """Our attacks, with settings that match those of the other libraries."""
     box = {"bounds": (0, 1), "p": p}
     found: dict[str, Callable[..., df.Adversarial]] = {
         "deepfool": lambda m, x: df.deepfool(m, x, **box, candidates=10 if many else None),
@@ -47,7 +47,7 @@ def our_attacks(p: float, many: bool) -> dict[str, Callable[..., df.Adversarial]
 
 
 def plan(p: float, many_classes: bool) -> Iterator[tuple[str, PeerAttack]]:
-    """Every attack for a norm, ours and theirs interleaved: a busy minute of the machine then hits both."""
+    """Every attack for a norm, ours and theirs interleaved, so that other load on the machine affects both."""
     ours = {name: (lambda m, x, y, a=attack: a(m, x).x) for name, attack in our_attacks(p, many_classes).items()}
     theirs = {}
     for steps in (100, 1000):

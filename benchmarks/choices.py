@@ -1,4 +1,4 @@
-"""What else could make it faster, measured: threads, memory layout, torch.compile, malloc."""
+"""Measure other ways to make it faster: threads, memory layout, torch.compile, malloc."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measure_choices(network: str, work: Path, rounds: int, folder: str | None, t
             start = time.perf_counter()
             try:
                 df.deepfool(f, inputs, candidates=10 if network.startswith("efficientnet") else "auto")
-            except Exception as error:  # the page then says that it failed, the file why
+            except Exception as error:  # the page says that it failed, the file says why
                 failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
                 continue
             if turn not in (0, rounds + 1):  # the first ones warm up

@@ -1,4 +1,4 @@
-"""Count what an attack asks of a model, whoever wrote the attack."""
+"""Count the passes that an attack makes through a model, whichever library it comes from."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Counter(nn.Module):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A backward pass for many rows at once shows up only once on its way: count the others where it is called."""
+        """A batched backward pass is seen only once inside the model: count its other rows where it is called."""
         plain = torch.autograd.grad
 
         def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *rest: Any, **more: Any) -> Any:
             asked = inputs if isinstance(inputs, Tensor) else inputs[0]
-            # Gradients at a hidden layer end there: they are not rows, and cost a layer's share of one.
+            # Gradients at a hidden layer end there: they are not rows, and cost only that layer's share of one.
             if more.get("is_grads_batched") and asked.is_leaf:
                 seeds = grad_outputs if isinstance(grad_outputs, Tensor) else grad_outputs[0]
                 self.backwards += (seeds.shape[0] - 1) * seeds.shape[1]

@@ -1,12 +1,12 @@
-"""Every peer's DeepFool behind one signature, free and inside [0, 1]: `run(model, x, labels) -> perturbed x`.
+"""Every library's DeepFool behind one signature, free and inside [0, 1]: `run(model, x, labels) -> perturbed x`.
 
-What they do by default, and what is done here so that the comparison is fair:
+What each does by default, and what is changed here to make the comparison fair:
 
 - adv-lib always clips to [0, 1] and has no other mode. It is run like that, and also "freed": on inputs of [-4, 5] that
   are mapped onto [0, 1].
 - foolbox clips to the bounds that its model is declared with: (0, 1), or very wide ones.
-- ART clips only if it is told to; its overshoot is 1e-6 by default, so it gets 0.02 like the others.
-- torchattacks always clips, and goes sample by sample: inside [0, 1] only.
+- ART clips only if asked to. Its overshoot is 1e-6 by default; here it is 0.02 like the others.
+- torchattacks always clips, and runs one sample at a time: inside [0, 1] only.
 """
 
 from __future__ import annotations

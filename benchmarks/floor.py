@@ -1,4 +1,4 @@
-"""How close an attack is to what the machine can do: its time over that of the bare passes it made."""
+"""How close an attack is to the machine's limit: its time divided by the time of the bare passes it made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(attack: Callable[[nn.Module], Any], model: nn.Module) -> list[tuple[T
 
 
 def replay(events: list[tuple[Tensor, list[Tensor] | None]], model: nn.Module, batched: bool) -> float:
-    """Seconds for the same passes with nothing around them."""
+    """Seconds for the same passes alone."""
     asked = [(p, p.requires_grad) for p in model.parameters()]
     for p, _ in asked:
         p.requires_grad_(False)

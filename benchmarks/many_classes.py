@@ -1,10 +1,10 @@
-"""A thousand classes: is the first step that of all classes, and what does it cost? `--help` tells the options.
+"""A thousand classes: is the first step that of all classes, and what does it cost? `--help` lists the options.
 
     python -m benchmarks.many_classes FOLDER_OF_IMAGENET_IMAGES
 
-The slopes of all classes are estimated at the last hidden layer, and gradients are taken for those that can be nearest
-(`deepfool.attacks.shared.pruning`). Here the first step is compared with that of the full Jacobian, image
-by image, and the time of a whole run with that of the ten best-scored classes, in turns.
+`deepfool` estimates the slopes of all classes at the last hidden layer (`deepfool.classifier.last_hidden_layer`) and
+computes gradients only for the classes that can be nearest. This script compares, image by image, its first step with
+that of the full Jacobian, and the time of a whole run with that of a run on the ten top-scoring classes, in turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def first_step(model: nn.Module, x: Tensor, candidates: str) -> Tensor:
 
 
 def compare_steps(model: nn.Module, x: Tensor, file: Path) -> list[bool]:
-    """Whether the first steps agree; kept in `file`, so that a run that was stopped goes on."""
+    """Whether the first steps agree; stored in `file`, so that a run that was stopped can be resumed."""
     same: list[bool] = json.loads(file.read_text()) if file.exists() else []
     for i in range(len(same), len(x)):
         ours, full = (first_step(model, x[i : i + 1], candidates) for candidates in ("auto", "all"))
@@ -39,7 +39,7 @@ def compare_steps(model: nn.Module, x: Tensor, file: Path) -> list[bool]:
 
 
 def time_runs(model: nn.Module, x: Tensor, rounds: int) -> float:
-    """How many times as long all classes take as the ten best-scored ones; the median over the rounds."""
+    """How many times as long all classes take as the ten top-scoring ones; the median over the rounds."""
     ratios = []
     for _ in range(rounds):
         seconds = []
@@ -65,7 +65,7 @@ def main() -> None:
     data = df.datasets.load(f"folder:{arguments.folder}", size=224)
     x = data.batch(torch.linspace(0, len(data) - 1, arguments.images).long())
     if arguments.rounds:
-        df.deepfool(model, x[: arguments.batch])  # alone, so that the peak is its own
+        df.deepfool(model, x[: arguments.batch])  # alone, so that the peak memory is its own
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         ratio = time_runs(model, x[: arguments.batch], arguments.rounds)
         print(f"all classes in {ratio:.2f} times the time of ten; peak memory {peak:.2f} GB at batch {arguments.batch}")

@@ -1,4 +1,4 @@
-"""Where the peers' free norms come from: DeepFool linearised at the point with the overshoot, beside the paper's.
+"""Why other libraries' free norms differ: DeepFool linearised at the point with the overshoot, and as in the paper.
 
 python -m benchmarks.overshot
 """
@@ -19,7 +19,7 @@ OVERSHOOT = 0.02
 
 
 def run_at_overshot_points(network: str, images: int) -> tuple[df.Adversarial, df.Adversarial]:
-    """As the paper has it, and with every linearisation but the first moved to the point that was tested."""
+    """As in the paper, and with every linearisation except the first moved to the point that was tested."""
     model, x = load_images(network, images, None)
     linearise = CountedModel.linearise
 

@@ -1,7 +1,7 @@
-"""The peers' attacks behind one signature: `attack(model, x, labels) -> perturbed x`.
+"""Other libraries' attacks behind one signature: `attack(model, x, labels) -> perturbed x`.
 
 adv-lib is installed without its dependencies: it imports visdom and torchvision for features that no attack here uses,
-so empty modules stand in for them.
+so they are replaced with empty modules.
 """
 
 from __future__ import annotations

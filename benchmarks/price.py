@@ -1,4 +1,4 @@
-"""What leaving classes out costs: `candidates="auto"` against `"all"`, image by image."""
+"""What it costs to leave classes out: `candidates="auto"` compared with `"all"`, image by image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compare(network: str, images: int, p: float, bounds: tuple[float, float] | N
 
 
 def measure_price(network: str, images: int, work: Path) -> None:
-    """The paper's l2 case, linf, and l2 inside [0, 1]; kept under `work`."""
+    """The paper's l2 case, linf, and l2 inside [0, 1]; stored under `work`."""
     from benchmarks.speed import keep
 
     settings: list[tuple[float, tuple[float, float] | None]] = [(2.0, None), (math.inf, None), (2.0, (0, 1))]

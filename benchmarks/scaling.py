@@ -1,9 +1,9 @@
-"""Does the cost grow with the samples and nothing else, and what do more workers bring? `--help` tells the options.
+"""Does the cost grow only with the samples, and how much do more workers gain? `--help` lists the options.
 
     python -m benchmarks.scaling
 
-Whole runs of `deepfool evaluate`, rows on disk and all. Sizes and workers take turns, and times are medians over the
-rounds. One worker is one thread, two workers are a thread each: what a second core brings.
+Whole runs of `deepfool evaluate`, including writing the rows to disk. Sizes and workers take turns, and times are
+medians over the rounds. Each worker has one thread, so two workers show what a second core gains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZES = (1000, 4000, 16000)
 
 
 def run(network: str, samples: int, workers: int | None = None, engine: str = "local") -> float:
-    """Seconds for a run over the first so many training images."""
+    """Seconds for a run over the first `samples` training images."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         df.evaluate(
@@ -37,9 +37,9 @@ def run(network: str, samples: int, workers: int | None = None, engine: str = "l
 
 def measure(network: str, rounds: int, sizes: tuple[int, ...], *, with_ray: bool) -> dict[str, object]:
     torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):  # two cores, also where there are more: a thread for each of two workers
+    if hasattr(os, "sched_setaffinity"):  # use two cores even if there are more: one thread for each of two workers
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    run(network, 200)  # data and model are read once before the clock counts
+    run(network, 200)  # data and model are read once before timing starts
     ways: dict[str, tuple[int, int | None, str]] = {f"{size} samples": (size, None, "local") for size in sizes}
     ways["2 workers"] = (sizes[-1], 2, "local")
     if with_ray:

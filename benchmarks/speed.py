@@ -1,7 +1,7 @@
-"""DeepFool against the peers' DeepFool, in time and in norm: `make bench`, or `python -m benchmarks.speed --help`.
+"""DeepFool compared with other libraries', in time and norm: `make bench`, or `python -m benchmarks.speed --help`.
 
-Everyone gets the same images in the same process, in turns; times are medians over the rounds and only their ratios
-mean anything. Results are kept per case under --work, so that a run that was stopped goes on where it was.
+All implementations get the same images in the same process, in turns. Times are medians over the rounds, and only
+their ratios are meaningful. Results are stored per case under --work, so that a run that was stopped can be resumed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ CASES = (
     Case("efficientnet-lite0", 16, candidates=10, targets=(("foolbox", 4),)),
 )
 PRICED = ("fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10")
-"""Networks on which "auto" is held against "all"."""
+"""Networks on which "auto" is compared with "all"."""
 FEW = {"ART": 20, "torchattacks": 2}
-"""Peers that take minutes for a batch get fewer images; their time is compared per image."""
+"""Libraries that take minutes for a batch get fewer images; their time is compared per image."""
 
 
 def load_images(network: str, count: int, folder: str | None) -> tuple[nn.Module, Tensor]:
@@ -64,7 +64,7 @@ def load_images(network: str, count: int, folder: str | None) -> tuple[nn.Module
 
 
 def contenders(case: Case) -> dict[str, Attack]:
-    """Ours in three settings and every peer that can run the case."""
+    """Ours in three settings, and every library that can run the case."""
     bounds = (0, 1) if case.boxed else None
     first = case.candidates or "auto"
     own: dict[str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ def measure(case: Case, rounds: int, patience: float, folder: str | None) -> dic
             seconds = (time.perf_counter() - start) / len(y)
             if turn == 0:
                 norms[name] = judge(model, x[some], y, label[some], case.boxed)
-                if seconds * len(y) > patience:  # no second go for those that take this long
+                if seconds * len(y) > patience:  # no second round for those that take this long
                     times[name].append(seconds)
             else:
                 times[name].append(seconds)

@@ -1,4 +1,4 @@
-"""From the kept results to docs/benchmarks/speed.md and its plot."""
+"""Turn the stored results into docs/benchmarks/speed.md and its plot."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ from benchmarks.labels import place_labels
 
 HEAD = """# Speed
 
-Made by `make bench`, but for the sections that name another command. All contenders attack the same images in one
-process, in turns, and times are medians over the rounds, or of one where a contender takes over 20 seconds: read the
-ratios, not the milliseconds. "Norm" is our mean l2
-norm over theirs on the images that both fooled. The peers run with the same overshoot, 0.02. In the free cases
-`adv-lib` is its function as it comes, which clips every step to [0, 1], has no other mode, and takes many more steps
-for it; `adv-lib, freed` is the same function on inputs that were mapped so that the clipping never bites, and foolbox
-and ART run free. `benchmarks/deepfools.py` says how. ART and torchattacks get fewer images of the batch,
-because they take minutes for all of them, and are compared per image.
+Made by `make bench`, except for the sections that name another command. All implementations attack the same images
+in one process, in turns. Times are medians over the rounds (a single round if an implementation takes over 20
+seconds), so read the ratios, not the milliseconds. "Norm" is our mean l2 norm divided by theirs, on the images that
+both fooled. All implementations use the same overshoot, 0.02.
 
-`deepfool` is the default (`candidates="auto"`: all classes, gradients for those only that can be nearest), `deepfool,
-all` takes the gradients of all classes, and `deepfool, tighten` ends with a search back towards the input. With 10
-candidates, `deepfool` and foolbox consider the ten best-scored classes, and `deepfool, all` is the default, which
-considers all 1000.
+In the cases without bounds ("free"), `adv-lib` is the library's function as it is. It clips every step to [0, 1],
+has no other mode, and takes many more steps because of that. `adv-lib, freed` is the same function on inputs that
+were rescaled so that the clipping has no effect; see `benchmarks/deepfools.py`. foolbox and ART run without bounds.
+ART and torchattacks get fewer images of the batch, because they would take minutes for all of them, and are compared
+per image.
+
+`deepfool` is the default (`candidates="auto"`: all classes, with gradients only for those that can be nearest).
+`deepfool, all` computes the gradients of all classes. `deepfool, tighten` ends with a search back towards the input.
+In the case with 10 candidates, `deepfool` and foolbox consider the ten top-scoring classes, and `deepfool, all` is
+the default, which considers all 1000.
 """
 
 NORMS = """
 ## Why the norms differ
 
-Without bounds, `deepfool` linearises at x_0 + sum of r_i and returns x_0 + 1.02 times that sum, as the paper has it.
-adv-lib, foolbox and torchattacks linearise at the point with the overshoot, which is nearer to the boundary. That is
-the whole difference: with that one line changed, `deepfool` has foolbox's mean norms (`python -m benchmarks.overshot`
-prints both), for a tenth more steps on the deeper networks. `tighten=True` searches back along the ray and ends below
-either.
+Without bounds, `deepfool` linearises at x_0 + sum of r_i and returns x_0 + 1.02 times that sum, as in the paper.
+adv-lib, foolbox and torchattacks linearise at the point with the overshoot, which is nearer to the boundary. This is
+the whole difference: with that one line changed, `deepfool` has foolbox's mean norms, for a tenth more
+steps on the deeper networks (`python -m benchmarks.overshot` prints both). `tighten=True` searches back along the
+ray and ends below either.
 
-Inside [0, 1] adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more steps,
-each with a fresh linearisation. `deepfool` takes steps that are exact in the box, and only part of the first two, for
-the same end: the linear picture is drawn anew before the boundary.
+Inside [0, 1], adv-lib, foolbox and torchattacks clip after each step, fall short of the boundary and take more
+steps, each with a new linearisation. `deepfool` takes steps that are exact in the box, but only part of the first
+two, to the same effect: the classifier is linearised again before the boundary is reached.
 """
 
 AIMS = """
-## What stands between these figures and the aims
+## What separates these figures from the aims
 
-"Aim" is what we set out for. Where the time is little more than that of the bare passes, as on LeNet, NIN and
-EfficientNet-Lite0, only fewer passes would make `deepfool` much faster. It takes five to six rows an image where the
-gradients of all classes are ten to eighteen; a row for each step would do if the nearest class were known, and the
-rest is what it costs to be sure of it. The peers that run free take few more steps than we do, so what is left to gain
-on them is the rows. On FC500 the passes are so short that nearly as much time goes into the small operations between
-them.
+"Aim" is the speed-up that we set out to reach. On LeNet, NIN and EfficientNet-Lite0 the time is little more than
+that of the bare passes, so only fewer passes would make `deepfool` much faster. It takes five to six gradient rows
+per image, where the gradients of all classes take ten to eighteen. One row per step would be enough if the nearest
+class were known; the other rows make sure that it is the nearest. The libraries that run without bounds take
+only a few more steps than `deepfool` does, so the rows are all that is left to gain on them. On FC500 the passes are
+so short that nearly as much time goes into the small operations between them.
 """
 
-CHOICES = """`evaluate` lays images out with the channels last where most of the weights belong to convolutions of 64
-channels or more (`prefers_channels_last`), keeps freed memory for the next batch instead of giving
-it back to the system ("kept memory"), and compiles only if `--compile` says so: compiled backward passes take one class
-at a time, and compiling itself takes a minute. The threads are torch's own choice, a thread per core; with `--workers`
-the cores are shared out among the workers.
+CHOICES = """\
+`evaluate` uses the channels-last layout for images if most of the weights belong to convolutions of 64 channels or
+more (`deepfool.runs.execution.prefers_channels_last`). It keeps freed memory for the next batch instead of returning
+it to the system ("kept memory"). It compiles the model only with `--compile`, because compiled backward passes take
+one class at a time and compiling takes a minute. The number of threads is torch's own choice, one per core; with
+`--workers`, the cores are divided among the workers.
 """
 
 
@@ -67,7 +70,7 @@ def write_page(work: Path, out: Path) -> None:
     lines = [HEAD]
     for case in cases:
         lines += _describe(case)
-    lines += ["![times faster than the peers](speed.svg)", AIMS, NORMS] if cases else []
+    lines += ["![speed-up over other libraries](speed.svg)", AIMS, NORMS] if cases else []
     lines += _list_prices(prices) + _tell_many(work / "many-classes")
     lines += _list_scaling([json.loads(file.read_text()) for file in sorted((work / "scaling").glob("*.json"))])
     lines += _list_choices(choices)
@@ -111,9 +114,9 @@ def _list_prices(prices: list[dict[str, Any]]) -> list[str]:
     if not prices:
         return []
     lines = [
-        "## What leaving classes out costs", "",
-        '`"auto"` against `"all"`: in how many images the final perturbation is the same, the largest ratio of the'
-        " norms in any image, and rows and forward passes per image.", "",
+        "## What it costs to leave classes out", "",
+        '`"auto"` compared with `"all"`: the share of images with the same final perturbation, the largest ratio of the'
+        " norms for any image, and gradient rows and forward passes per image.", "",
         "| network | norm | images | the same | worst ratio | rows: all | auto | forwards: all | auto |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
@@ -136,9 +139,9 @@ def _tell_many(work: Path) -> list[str]:
     return [
         "## A thousand classes", "",
         f"`python -m benchmarks.many_classes FOLDER`, EfficientNet-Lite0 at 224 px, {timing['threads']} threads. A run "
-        f"over all 1000 classes took {timing['ratio']:.2f} times as long as one over the ten best-scored (batch "
-        f"{timing['batch']}, median of {timing['rounds']} rounds). The first step was that of the full Jacobian in "
-        f"{sum(same)} of {len(same)} images. The process, torch and all, peaked at {timing['peak']:.2f} GB.", "",
+        f"over all 1000 classes took {timing['ratio']:.2f} times as long as one over the ten top-scoring (batch "
+        f"{timing['batch']}, median over {timing['rounds']} round(s)). The first step agreed with the full Jacobian in "
+        f"{sum(same)} of {len(same)} images. Peak memory of the whole process: {timing['peak']:.2f} GB.", "",
     ]  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def _list_choices(choices: list[dict[str, Any]]) -> list[str]:
         return []
     ways = list(dict.fromkeys(way for choice in choices for way in choice["ratios"] if way != "plain"))
     lines = ["## What was tried", "",
-             "`make bench BENCH_OPTIONS=--choices`: time relative to the plain run; below 1 is faster.", "",
+             "`make bench BENCH_OPTIONS=--choices`: time relative to the default run; below 1 is faster.", "",
              "| network | batch | " + " | ".join(ways) + " |", "|---|---|" + "---|" * len(ways)]  # fmt: skip
     for choice in choices:
         cells = [

@@ -1,4 +1,4 @@
-"""From the kept results to a Markdown table and a plot of norm against passes."""
+"""Turn the stored results into Markdown tables and a plot of norm against passes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def write_attacks(work: Path, out: Path) -> None:
     lines = [
         "# Minimum-norm attacks, side by side", "",
         "Made by `make bench-attacks`. All attacks ran on the same images inside [0, 1], one after the other.",
-        "The ratio compares, image by image, with the smallest perturbation that any attack in the table found; images",
-        "an attack did not fool count as an infinite ratio in its quantiles, and the mean is then not given.",
-        "Passes are forward passes plus backward rows per image. Times are of one machine beside other load, and a run",
-        "that was stopped goes on where it was, so they compare roughly.", "",
+        "For each image, the ratio is the norm divided by the smallest norm that any attack in the table found. If an",
+        "attack did not fool an image, its ratio counts as infinite in the quantiles, and the mean is not given.",
+        "Passes are forward passes plus backward rows per image. Times are from one machine with other load on it,",
+        "and the run may have been stopped and resumed, so they are only roughly comparable.", "",
     ]  # fmt: skip
     panels = []
     for folder in sorted(work.glob("*/*")):
@@ -69,7 +69,7 @@ README = ("smallest-50", "smallest-100", "adv-lib fab-targeted", "adv-lib ddn-10
 
 
 def print_summary(work: Path) -> None:
-    """The table of the README: mean ratios, a column for each network and norm; or the share that was fooled."""
+    """Print the table of the README: mean ratios, one column per network and norm; or the share fooled."""
     columns: list[str] = []
     cells: dict[str, list[str]] = {attack: [] for attack in README}
     passes: dict[str, list[float]] = {attack: [] for attack in README}

@@ -1,4 +1,4 @@
-"""A gate for CI: measure the candidate, check what was agreed, exit with 1 if it does not hold."""
+"""A gate for CI: measure the candidate, check the agreed conditions, exit with 1 if one of them does not hold."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Harden a network on DeepFool's perturbations, and ask another attack whether the gain is real."""
+"""Harden a network on DeepFool's perturbations, and check with another attack whether the gain is real."""
 
 import deepfool
 

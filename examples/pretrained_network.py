@@ -1,4 +1,4 @@
-"""A network that ships with its weights: how small a perturbation changes its mind, in three norms, by four attacks."""
+"""How small a perturbation changes the decisions of a shipped network? Three norms, four attacks."""
 
 import math
 

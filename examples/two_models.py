@@ -1,4 +1,4 @@
-"""Which of two models is more robust? Pairs of measurements on the same samples, and a page that shows both."""
+"""Which of two models is more robust? Paired measurements on the same samples, and one report for both."""
 
 import deepfool
 from deepfool.metrics import compare, summarize

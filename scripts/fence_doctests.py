@@ -1,4 +1,4 @@
-"""For the API reference: examples in docstrings become blocks of code; Markdown would take `>>>` for quotations."""
+"""For the API reference: turn examples in docstrings into code blocks; Markdown would read `>>>` as quotations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import griffe
 
 
 class FenceDoctests(griffe.Extension):
-    """Put a fence around every example."""
+    """Put every example into a fenced code block."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:

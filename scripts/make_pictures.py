@@ -1,4 +1,4 @@
-"""Make the pictures of the README and the docs, in docs/images, from real runs of what ships with the package.
+"""Make the pictures for the README and the docs (docs/images) from real runs with models that ship with the package.
 
     python scripts/make_pictures.py
 
@@ -62,14 +62,14 @@ def take_screenshots(report: Path) -> None:
 
 
 def keep(page: Page, name: str, clip: dict[str, float] | None = None) -> None:
-    """A screenshot with few colours: what a page holds, and a quarter of the bytes."""
+    """A screenshot with fewer colours: it looks the same, in a quarter of the bytes."""
     path = IMAGES / name
     page.screenshot(path=str(path), **({"clip": clip} if clip else {}))
     Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def draw_digit(here: Path) -> None:
-    """One shipped digit through `deepfool attack`, FGSM beside it."""
+    """Run `deepfool attack` on one shipped digit, with FGSM for comparison."""
     pixels = load("mnist-sample").images()[SAMPLE, 0].numpy()
     Image.fromarray(pixels).save(here / "digit.png")
     deepfool(

@@ -2,7 +2,7 @@
 
     python scripts/make_samples.py
 
-Prints the hash of each, to be entered in src/deepfool/datasets/bundled.py.
+Prints the hash of each, which goes into src/deepfool/datasets/bundled.py.
 """
 
 from __future__ import annotations
