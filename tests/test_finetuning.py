@@ -20,9 +20,10 @@ from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.reporting.epochs import draw_epochs
 from deepfool.training import finetuning
-from deepfool.training.finetuning import LEARNING_RATE, Epoch, choose_recipe
+from deepfool.training.finetuning import LEARNING_RATE, choose_recipe
 from deepfool.training.processes import Accelerated, Team
 from deepfool.training.recipes import RECIPES
+from deepfool.training.results import Epoch
 from deepfool.training.sgd import Recipe, last_rate, test_error
 from tests import nets, tuning
 from tests.waiting import PATIENCE

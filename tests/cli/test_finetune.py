@@ -12,7 +12,7 @@ import pytest
 from deepfool.cli.finetune import make_remarks
 from deepfool.datasets import load
 from deepfool.models.cards import read_card
-from deepfool.training.finetuning import Epoch, FineTuned
+from deepfool.training.results import Epoch, FineTuned
 from tests.cli.test_train import listen_to_control_c
 from tests.waiting import PATIENCE, wait_until
 
