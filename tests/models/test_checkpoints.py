@@ -89,8 +89,8 @@ def test_a_whole_pickled_model_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.onnx", "goes in as onnx:"),
-        ("model.pt2", "goes in as export:"),
+        ("model.onnx", "give this kind of file as onnx:"),
+        ("model.pt2", "give this kind of file as export:"),
         ("model.pkl", "save_file"),
         ("model.h5", "save_file"),
         ("none.safetensors", "there is no file"),
@@ -117,9 +117,9 @@ def test_broken_files_are_named(tmp_path: Path):
 def test_the_architecture_must_be_named_and_be_one(tmp_path: Path):
     save_file({"bias": torch.zeros(1)}, tmp_path / "w.safetensors")
     spec = f"file:{tmp_path / 'w.safetensors'}"
-    with pytest.raises(InputError, match=r"holds weights alone.*--arch"):
+    with pytest.raises(InputError, match=r"holds only weights.*--arch"):
         resolve(spec)
     with pytest.raises(InputError, match="An architecture was expected"):
         resolve(spec, arch=spec)
-    with pytest.raises(InputError, match="goes with file:FILE"):
+    with pytest.raises(InputError, match="only used with file:FILE"):
         resolve("torchvision:resnet18", arch="torchvision:resnet18")

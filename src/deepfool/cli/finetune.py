@@ -44,7 +44,9 @@ def finetune_model(
     batch_size: int | None = typer.Option(None, min=1, help="Samples per step, over all processes."),
     seed: int = typer.Option(0, min=0, help="Seed of the order, dropout, and random attacks."),
     p: str = typer.Option("2", help="The norm, a number >= 1, or inf."),
-    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside (default: no bounds, as in the paper)."),
+    bounds: str | None = typer.Option(
+        None, metavar="LOW,HIGH", help="Keep x + r inside (default: no bounds, as in the paper)."
+    ),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
     arch: str | None = typer.Option(None, help="The architecture of a file: model."),
     split: str | None = typer.Option(None, help="Split of --data, if it has splits (default: train)."),

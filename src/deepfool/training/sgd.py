@@ -47,7 +47,7 @@ class Recipe:
     bfloat16: bool = False
     """Run the layers in bfloat16 during training (weights, loss and evaluation stay in float32)."""
     batchnorm: bool = False
-    """Use batch normalisation between convolution and ReLU during training; afterwards it is folded into the convolutions."""
+    """Use batch normalisation between convolution and ReLU during training; it is folded away at the end."""
 
     def side(self, epoch: int, full: int) -> int:
         """The side of the training crops in this epoch.
