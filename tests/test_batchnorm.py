@@ -1,4 +1,4 @@
-"""Batch normalisation while training: what comes out is the published network, and the same function."""
+"""Batch normalisation during training: the result has the published layers, and computes the same function."""
 
 import pytest
 import torch
@@ -16,14 +16,14 @@ def small_network():
     )  # fmt: skip
 
 
-def test_the_scaffold_leaves_the_published_network_behind():
+def test_folding_restores_the_published_layers():
     torch.manual_seed(0)
     plain = nin_cifar10()
     network = scaffold(nin_cifar10())
     normalized = [layer for layer in network.modules() if isinstance(layer, Normalized)]
-    assert len(normalized) == 8  # all convolutions but the last, which no ReLU follows
+    assert len(normalized) == 8  # all convolutions except the last, which has no ReLU after it
     x = torch.rand(4, 3, 32, 32)
-    network.train()(x)  # so that the statistics are not those of nothing
+    network.train()(x)  # gives the layers real statistics
     before = network.eval()(x)
     folded = fold(network)
     assert {name: value.shape for name, value in folded.state_dict().items()} == {
@@ -39,7 +39,7 @@ def test_nested_networks_are_normalised_too():
     assert isinstance(fold(network)[0][0], nn.Conv2d)
 
 
-def test_training_with_a_scaffold_learns_and_goes_on_after_a_stop(tmp_path):
+def test_training_with_a_scaffold_learns_and_resumes(tmp_path):
     torch.manual_seed(0)
     x = torch.rand(256, 1, 8, 8)
     y = (x[:, 0, :, :4].mean((1, 2)) > 0.5).long()

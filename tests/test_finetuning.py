@@ -1,4 +1,4 @@
-"""Fine-tuning: the paper's protocol step by step, what is kept and resumed, and several processes against one."""
+"""Fine-tuning: the paper's protocol step by step, caching and resuming, and several processes against one."""
 
 import math
 import os
@@ -20,9 +20,10 @@ from deepfool.metrics import rho_adv
 from deepfool.models.fingerprints import fingerprint
 from deepfool.reporting.epochs import draw_epochs
 from deepfool.training import finetuning
-from deepfool.training.finetuning import LEARNING_RATE, Epoch, choose_recipe
+from deepfool.training.finetuning import LEARNING_RATE, choose_recipe
 from deepfool.training.processes import Accelerated, Team
 from deepfool.training.recipes import RECIPES
+from deepfool.training.results import Epoch
 from deepfool.training.sgd import Recipe, last_rate, test_error
 from tests import nets, tuning
 from tests.waiting import PATIENCE
@@ -156,7 +157,7 @@ def test_magnified_images_stay_inside_the_bounds(points, tmp_path):
     assert close(tuned.model, step_by_hand(nets.small(), images, y, 0.05, 1))
 
 
-def test_the_model_is_left_alone_and_comes_back_ready_to_use(points, tmp_path):
+def test_the_callers_model_is_unchanged_and_the_result_is_in_eval_mode(points, tmp_path):
     model = nets.small().train()
     before = fingerprint(model)
     stream = torch.get_rng_state()
@@ -203,7 +204,7 @@ def test_half_of_which_rate():
 # Judges.
 
 
-def test_judges_say_what_they_say_elsewhere(points, tmp_path):
+def test_judges_agree_with_evaluate(points, tmp_path):
     x, y = points
     tuned = tune(points, tmp_path / "cache", epochs=1, judges=("deepfool", "smallest", "fgsm"))
     assert [each.epoch for each in tuned.epochs] == [0, 1]
@@ -237,10 +238,10 @@ def test_a_share_that_fgsm_never_reaches(tmp_path):
         finetune(model, data, perturb="fgsm", **options)
 
 
-# Perturbed anew, and mixed.
+# Fresh perturbations, and mixed images.
 
 
-def test_the_same_perturbed_images_serve_all_epochs_unless_they_are_to_be_fresh(points, tmp_path):
+def test_all_epochs_share_one_perturbed_set_unless_fresh(points, tmp_path):
     tune(points, tmp_path, perturb=noting, epochs=3)
     assert calls == [(80, calls[0][1])]
     calls.clear()
@@ -268,7 +269,7 @@ def test_mix_is_the_share_of_clean_images(points, tmp_path):
     assert close(all_clean.model, step_by_hand(nets.small(), x, y, 0.05, 1))
 
 
-# What is kept, and going on.
+# Caching and resuming.
 
 
 def test_a_perturbed_set_is_made_once_and_again_for_anything_that_changes_it(points, tmp_path):
@@ -285,7 +286,7 @@ def test_a_perturbed_set_is_made_once_and_again_for_anything_that_changes_it(poi
     assert len(calls) == 6
 
 
-def test_an_attack_of_the_same_name_with_other_code_has_a_set_of_its_own(points, tmp_path):
+def test_an_attack_of_the_same_name_with_other_code_has_its_own_set(points, tmp_path):
     def make(overshoot):
         def attack(model, x, *, p=2):
             return deepfool(model, x, p=p, overshoot=overshoot)
@@ -303,7 +304,7 @@ class KilledError(BaseException):
 
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("stage", ["perturbing", "training", "judging"])
-def test_going_on_after_a_kill_ends_as_no_kill_does(points, tmp_path, stage, fresh):
+def test_a_resumed_run_ends_with_the_same_weights(points, tmp_path, stage, fresh):
     options = {"perturb": noting, "epochs": 3, "recipe": replace(PLAIN, batch_size=16), "fresh": fresh, "mix": 0.25}
     unbroken = tune(points, tmp_path / "unbroken", **options)
     calls.clear()
@@ -318,7 +319,7 @@ def test_going_on_after_a_kill_ends_as_no_kill_does(points, tmp_path, stage, fre
     with pytest.raises(KilledError):
         tune(points, tmp_path / "broken", **broken, on_progress=kill)
     assert seen[-1].stage == stage
-    torch.rand(13)  # another process has another state
+    torch.rand(13)  # another process has another random state
     resumed = tune(points, tmp_path / "broken", **broken, on_progress=seen.append)
     assert states_equal(resumed.model, unbroken.model)
     assert [(each.test_error, each.rho) for each in resumed.epochs] == [
@@ -344,7 +345,7 @@ def test_a_checkpoint_of_another_fine_tuning_is_refused(points, tmp_path):
         tune(points, tmp_path, epochs=1, checkpoint=file)
 
 
-def test_progress_tells_each_stage(points, tmp_path):
+def test_progress_reports_each_stage(points, tmp_path):
     seen = []
     tuned = tune(points, tmp_path, recipe=replace(PLAIN, batch_size=32), epochs=2, on_progress=seen.append)
     stages = list(dict.fromkeys((each.epoch, each.stage) for each in seen))
@@ -406,13 +407,13 @@ def test_a_single_logit_in_a_dict_in_double_precision(tmp_path):
         ({"test": (torch.rand(4, 6), None)}, DataError, "test data have samples without a label"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_measured(points, tmp_path, options, error, message):
+def test_invalid_arguments_raise_before_anything_is_measured(points, tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         tune(points, tmp_path, **options)
     assert not list(tmp_path.rglob("records.jsonl"))
 
 
-# The real thing, on the digits that ship.
+# Real digits, from the sample in the package.
 
 
 def test_real_digits_get_harder_to_fool_and_the_best_attack_agrees(tmp_path):
@@ -435,7 +436,7 @@ def test_real_digits_get_harder_to_fool_and_the_best_attack_agrees(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 2, 7, 128])
-def test_the_parts_of_a_batch_make_it_up(size, count):
+def test_the_parts_cover_the_batch(size, count):
     values = torch.rand(count, dtype=torch.float64)
     team = [Team() for _ in range(size)]
     for rank, member in enumerate(team):
@@ -458,7 +459,7 @@ def test_without_accelerate_the_extra_is_named(monkeypatch):
 def test_two_processes_end_where_one_does(tmp_path):
     """91 samples in batches of 15: parts of 7 and 8, and a last batch of a single sample."""
     tuning.main(tmp_path / "one")
-    # `--cpu` starts its processes through MPI only; this way, torch's own launcher does.
+    # `--cpu` would start the processes through MPI; this way torch's own launcher does.
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
         "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
@@ -479,5 +480,5 @@ def test_two_processes_end_where_one_does(tmp_path):
         assert torch.allclose(first["model"][name], weight, atol=1e-6)
         assert torch.equal(first["model"][name], second["model"][name])
     assert first["rho"] == second["rho"] == pytest.approx(one[0]["rho"], rel=1e-4)
-    assert (first["told"], second["told"]) == (one[0]["told"], 0), "only the main process reports"
+    assert (first["reports"], second["reports"]) == (one[0]["reports"], 0), "only the main process reports"
     assert len(list((tmp_path / "two" / "cache" / "perturbed").glob("*/manifest.json"))) == 1

@@ -1,4 +1,4 @@
-"""The training loop: what a recipe does, and that a kill changes nothing."""
+"""The training loop: what a recipe does, and that a killed run resumes to the same weights."""
 
 import math
 from dataclasses import replace
@@ -40,8 +40,8 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize(("epoch", "batch"), [(0, 2), (1, 5), (2, 1), (3, 5)])
-def test_resuming_after_a_kill_ends_as_no_kill_does(tmp_path, epoch, batch, bfloat16):
-    """Killed inside an epoch, or after its last batch and before its checkpoint; bit for bit the same end."""
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, epoch, batch, bfloat16):
+    """Killed inside an epoch, or after its last batch and before its checkpoint; the weights match bit for bit."""
     recipe = replace(RECIPE, bfloat16=bfloat16)
     unbroken = train(make_model(), *make_data(), recipe, seed=3)
 
@@ -51,15 +51,15 @@ def test_resuming_after_a_kill_ends_as_no_kill_does(tmp_path, epoch, batch, bflo
 
     with pytest.raises(KilledError):
         train(make_model(), *make_data(), recipe, seed=3, checkpoint=tmp_path / "run.pt", on_progress=kill)
-    torch.rand(17)  # another process has another state
+    torch.rand(17)  # another process has another random state
     seen = []
     resumed = train(make_model(), *make_data(), recipe, seed=3, checkpoint=tmp_path / "run.pt", on_progress=seen.append)
     assert equal(resumed, unbroken)
-    assert seen[0].epoch == epoch, "it went on from the last whole epoch"
+    assert seen[0].epoch == epoch, "it resumed after the last complete epoch"
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
-def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_kill_during_a_checkpoint_keeps_the_previous_one(tmp_path, monkeypatch):
     unbroken = train(make_model(), *make_data(), RECIPE)
     real, calls = torch.save, []
 
@@ -77,13 +77,13 @@ def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(tmp_path, 
     assert calls == [1, 2, 2, 3, 4]
 
 
-def test_a_finished_run_is_taken_up_as_it_is(tmp_path):
+def test_a_finished_run_is_loaded_unchanged(tmp_path):
     first = train(make_model(), *make_data(), RECIPE, checkpoint=tmp_path / "run.pt")
     again = train(make_model(), *make_data(), RECIPE, checkpoint=tmp_path / "run.pt", on_progress=pytest.fail)
     assert equal(first, again)
 
 
-def test_the_seed_decides_and_the_callers_stream_is_left_alone():
+def test_the_seed_decides_and_the_global_random_state_is_kept():
     torch.manual_seed(9)
     before = torch.get_rng_state()
     first = make_model()
@@ -94,7 +94,7 @@ def test_the_seed_decides_and_the_callers_stream_is_left_alone():
     assert not equal(first, train(make_model(), *make_data(), RECIPE, seed=2))
 
 
-def test_another_recipe_or_seed_does_not_take_up_a_checkpoint(tmp_path):
+def test_a_checkpoint_of_another_recipe_or_seed_is_refused(tmp_path):
     train(make_model(), *make_data(), RECIPE, checkpoint=tmp_path / "run.pt")
     with pytest.raises(InputError, match="another recipe or seed"):
         train(make_model(), *make_data(), replace(RECIPE, epochs=5), checkpoint=tmp_path / "run.pt")
@@ -155,7 +155,7 @@ def test_progress_counts_batches_and_reports_the_test_error_of_each_epoch():
     assert all(0 <= p.test_error <= 1 for p in errors)
 
 
-def test_test_error_counts_in_eval_mode_and_puts_the_mode_back():
+def test_test_error_uses_eval_mode_and_restores_the_mode():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9)).train()
     x = F.one_hot(torch.arange(40) % 4, 4).float().view(40, 4, 1, 1)
     assert test_error(model, x, torch.arange(40) % 4, batch_size=7) == 0

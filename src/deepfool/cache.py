@@ -1,4 +1,4 @@
-"""Where downloaded data and weights are kept, and how a file gets there whole or not at all."""
+"""The folder of downloaded data and weights, and atomic writes into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deepfool.errors import DataError
 
 
 def home() -> Path:
-    """The cache folder: `DEEPFOOL_HOME`, else `deepfool` in the user's cache folder (XDG). It need not exist yet.
+    """The cache folder: `DEEPFOOL_HOME`, else `deepfool` in the user's cache folder (XDG). It may not exist yet.
 
     >>> os.environ["DEEPFOOL_HOME"] = "/somewhere/else"
     >>> home().as_posix()
@@ -25,7 +25,7 @@ def home() -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder of the cache, or say how to choose another cache.
+    """Make a folder inside the cache; if that fails, the error says how to choose another cache.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -40,7 +40,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file under a passing name and rename it, so that nobody ever reads half of it.
+    """Write a file under a temporary name and rename it, so that nobody ever reads half of it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -49,21 +49,21 @@ def write(path: Path, content: bytes) -> None:
     [('a.txt', b'whole')]
     """
     make_folder(path.parent)
-    passing = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
-        with passing.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        passing.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
-        passing.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:
     return DataError(
         f"{path} cannot be written: {error.strerror or error}.",
-        hint="set DEEPFOOL_HOME to a folder that can be written and has room.",
+        hint="set DEEPFOOL_HOME to a writable folder with enough space.",
     )

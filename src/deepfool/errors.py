@@ -3,11 +3,11 @@
     DeepFoolError
     ├── InputError          an argument that cannot be used (also a ValueError)
     ├── ModelError          a model whose output cannot be read as class scores, or that raised (also a RuntimeError)
-    ├── DataError           a data set or file that is missing, broken, or not what it says (also a ValueError)
+    ├── DataError           a data set or file that is missing, broken, or not what it claims to be (also a ValueError)
     ├── RunError            a run folder that cannot be written, continued or read (also a RuntimeError)
     └── MissingExtraError   an optional package that is not installed (also an ImportError)
 
-Messages say what was expected, what came, and what to do about it.
+Messages say what was expected, what was given, and what to do about it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class MissingExtraError(DeepFoolError, ImportError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: torch says so in its own type on a GPU, and in words of several kinds elsewhere.
+    """Whether memory ran out. On a GPU torch has its own error type; elsewhere only the message says so.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     True
     """
     words = ("out of memory", "can't allocate memory", "not enough memory")
     text = str(error).lower()
-    named = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)  # torch's, without torch
+    named = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)  # does not import torch
     return isinstance(error, MemoryError) or named or any(each in text for each in words)

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 @pytest.fixture
 def known(tiny: catalog.Builtin, monkeypatch: pytest.MonkeyPatch) -> catalog.Builtin:
-    """The small data set stands in the catalogue as `mnist`."""
+    """The small data set is in the catalogue as `mnist`."""
     small = dataclasses.replace(tiny, name="mnist")
     monkeypatch.setitem(catalog.BUILTINS, "mnist", small)  # type: ignore[arg-type]
     return small
@@ -28,7 +28,7 @@ def known(tiny: catalog.Builtin, monkeypatch: pytest.MonkeyPatch) -> catalog.Bui
 def test_fetch_says_each_step_once(known: catalog.Builtin, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["data", "fetch", "mnist", "--home", str(tmp_path), "--source", "official"])
     assert result.exit_code == 0, result.output
-    assert result.stdout == ""  # talk goes to stderr
+    assert result.stdout == ""  # messages go to stderr
     lines = result.stderr.splitlines()
     assert lines == [
         *(f"mnist: downloading {archive.file}" for archive in known.archives),
@@ -37,10 +37,10 @@ def test_fetch_says_each_step_once(known: catalog.Builtin, tmp_path: Path) -> No
         f"mnist: fetched (official) and checked: {tmp_path / 'datasets'}",
     ]
     again = CliRunner().invoke(app, ["data", "fetch", "mnist", "--home", str(tmp_path)])
-    assert again.stderr == f"mnist: is there already, and right: {tmp_path / 'datasets'}\n"
+    assert again.stderr == f"mnist: already in the cache, checked: {tmp_path / 'datasets'}\n"
 
 
-def test_list_tells_what_is_there(known: catalog.Builtin, tmp_path: Path) -> None:
+def test_list_shows_what_is_there(known: catalog.Builtin, tmp_path: Path) -> None:
     def listed() -> dict[tuple[str, str], dict[str, object]]:
         result = CliRunner().invoke(app, ["data", "list", "--home", str(tmp_path), "--json"])
         return {(entry["name"], entry["split"]): entry for entry in json.loads(result.stdout)}
@@ -85,7 +85,7 @@ def test_a_wrong_name_ends_in_code_2(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_a_terminal_gets_a_bar(server: Server, tmp_path: Path) -> None:
-    """On a pseudo-terminal: the bytes are drawn, and what went wrong stays on the screen."""
+    """On a pseudo-terminal: the bytes are drawn, and errors stay on the screen."""
     server.files["cifar-10-binary.tar.gz"] = bytes(1 << 20)
     ours, theirs = pty.openpty()
     environment = os.environ | {

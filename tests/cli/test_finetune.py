@@ -1,4 +1,4 @@
-"""`deepfool finetune`: what it writes, that the weights load again, and that it goes on."""
+"""`deepfool finetune`: what it writes, that the weights load again, and that it resumes."""
 
 import json
 import os
@@ -12,14 +12,14 @@ import pytest
 from deepfool.cli.finetune import make_remarks
 from deepfool.datasets import load
 from deepfool.models.cards import read_card
-from deepfool.training.finetuning import Epoch, FineTuned
+from deepfool.training.results import Epoch, FineTuned
 from tests.cli.test_train import listen_to_control_c
 from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Two halves of the digits that ship."""
+    """Two halves of the digits in the package."""
     sample = load("mnist-sample")
     images, labels = sample.images()[:, 0].numpy(), sample.labels.numpy()
     folder = tmp_path_factory.mktemp("digits")
@@ -59,7 +59,7 @@ def test_the_folder_holds_all_and_the_weights_load_again(tmp_path, digits):
     assert f"{100 * (last['rho']['deepfool'] / first['rho']['deepfool'] - 1):+.1f} %" in out
     assert out.splitlines()[-1] == str(tmp_path / "hard" / "model.safetensors")
     assert "epoch 2/2: test error" in err
-    assert "--judge smallest tells whether it holds" in err
+    assert "check it with --judge smallest" in err
     card = read_card(tmp_path / "hard" / "model.safetensors")
     assert (card.name, card.epochs, card.test_error) == ("fc500-mnist", 2, last["test_error"])
 
@@ -73,7 +73,7 @@ def test_the_folder_holds_all_and_the_weights_load_again(tmp_path, digits):
 
     code, out, err = run(tmp_path, *command, "--json")
     assert code == 0, err
-    assert "going on from the checkpoint" in err
+    assert "resuming from the checkpoint" in err
     assert "epoch 2/2" not in err, "nothing was left to do"
     assert json.loads(out)["epochs"] == figures["epochs"]
     code, out, err = run(tmp_path, *command, "--mix", "0.5")
@@ -88,12 +88,12 @@ def test_control_c_says_that_nothing_is_lost(tmp_path, digits):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "the same command goes on" in err
+    assert "run the same command to resume" in err
     assert "Traceback" not in err
     assert not (tmp_path / "hard" / "model.safetensors").exists()
 
 
-def test_remarks_tell_a_gain_that_holds_from_one_that_does_not():
+def test_remarks_question_a_gain_that_does_not_hold():
     def tuned(deepfool, smallest, left_clean=0):
         before = Epoch(0, 0.1, {"deepfool": 0.1, "smallest": 0.1})
         after = Epoch(1, 0.1, {"deepfool": deepfool, "smallest": smallest})

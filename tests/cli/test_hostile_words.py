@@ -188,7 +188,7 @@ def test_errors_of_the_machine_end_in_one_line(monkeypatch, capsys):
         return capsys.readouterr().err
 
     assert fails(PermissionError(13, "Permission denied", "/a\x1b[31m")) == "error: /a\\x1b[31m: Permission denied.\n"
-    assert "does not suffice" in fails(MemoryError())
+    assert "does not have enough memory" in fails(MemoryError())
     assert fails(InputError(ODD)) == f"error: {SHOWN}\n"
     with pytest.raises(ZeroDivisionError):  # a mistake of ours is no bad input
         fails(ZeroDivisionError())

@@ -1,4 +1,4 @@
-"""`deepfool models`: list, check, fetch; the last against a server of our own."""
+"""`deepfool models`: list, check and fetch; fetch uses a local server."""
 
 import hashlib
 import http.server
@@ -90,7 +90,7 @@ def test_check_compares_with_the_card_and_fails_when_they_differ(tmp_path):
     write_weights(network, tmp_path / "w.safetensors", test_error=error - 0.01, **about)
     result = run(*options)
     assert result.exit_code == 1
-    assert "does not do what its card says" in result.stderr
+    assert "does not have the test error on its card" in result.stderr
 
 
 def test_check_refuses_what_does_not_fit():
@@ -115,7 +115,7 @@ def blob(array):
 
 @pytest.fixture
 def published(monkeypatch):
-    """A small network in GoogLeNet's place, and the file that its authors would publish."""
+    """A small network in place of GoogLeNet, and its published file."""
     rng = np.random.default_rng(0)
     weight, bias = rng.normal(size=(100, 127)), rng.normal(size=100)
     content = encode(100, encode(1, b"fc") + encode(2, b"InnerProduct") + blob(weight) + blob(bias))
@@ -177,7 +177,7 @@ def test_fetch_downloads_checks_and_then_keeps(home, server):
     assert str(home / "models" / FILE) in run("list").stdout
 
 
-def test_fetch_goes_on_where_a_connection_broke(home, server):
+def test_fetch_resumes_after_a_broken_connection(home, server):
     server.breaks = 2
     assert run("fetch", "googlenet").exit_code == 0
     half = len(server.content) // 2
@@ -186,7 +186,7 @@ def test_fetch_goes_on_where_a_connection_broke(home, server):
     assert [file.name for file in (home / "models").iterdir()] == [FILE]
 
 
-def test_fetch_goes_on_where_an_earlier_process_was_killed(home, server):
+def test_fetch_resumes_after_a_kill(home, server):
     (home / "models").mkdir(parents=True)
     (home / "models" / f"{FILE}.part").write_bytes(server.content[:1000])
     assert run("fetch", "googlenet").exit_code == 0
@@ -209,7 +209,7 @@ def test_without_internet_fetch_says_what_to_do(home, server, monkeypatch):
     assert "DEEPFOOL_MIRROR" in message
 
 
-def test_fetch_of_what_ships_has_nothing_to_do():
+def test_fetch_has_nothing_to_do_for_shipped_weights():
     result = run("fetch", "fc500-mnist")
     assert result.exit_code == 0
     assert "nothing to fetch" in result.stderr

@@ -1,4 +1,4 @@
-"""`deepfool train`, as a process of its own: killed, resumed, and what it leaves behind."""
+"""`deepfool train` in a separate process: killed, resumed, and what it writes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def digits(tmp_path_factory):
     file = tmp_path_factory.mktemp("data") / "digits.npz"
     labels = rng.integers(0, 10, 6_000)
     images = rng.integers(0, 120, (6_000, 28, 28), dtype=np.uint8)
-    images[np.arange(6_000), labels * 2, :] += 100  # a bright row tells the class
+    images[np.arange(6_000), labels * 2, :] += 100  # a bright row marks the class
     np.savez(file, x=images, y=labels)
     return file
 
@@ -37,7 +37,7 @@ def start(folder, digits, *options):
 
 
 def listen_to_control_c():
-    """Tests that are run in the background of a shell have it ignored, and hand that on."""
+    """In a background job of a shell Ctrl-C is ignored, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -59,7 +59,7 @@ def kill_inside(folder, digits, options, checkpoints, out):
         if done < 4:
             assert not out.exists()
             return done
-        # On a busy machine a run may end before its killer wakes up: that was no kill, so try again.
+        # On a busy machine the run may end before it can be killed: then try again.
         for file in (state, out, out.with_suffix(".json")):
             file.unlink(missing_ok=True)
 
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights_as_one_that_is_not(tmp_
     assert 1 <= done < 4
 
     _, err = finish(start(tmp_path, digits, *broken))
-    assert "going on from the checkpoint" in err
+    assert "resuming from the checkpoint" in err
     assert f"epoch {done + 1}/4" in err
     assert f"epoch {done}/4" not in err
     names = ("unbroken.safetensors", "resumed.safetensors")
@@ -88,7 +88,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights_as_one_that_is_not(tmp_
     assert not list(tmp_path.glob("*.partial")), "nothing half-written is left"
 
 
-def test_the_card_tells_how_the_weights_were_made(tmp_path, digits):
+def test_the_card_records_how_the_weights_were_made(tmp_path, digits):
     out, _ = finish(start(tmp_path, digits, "--epochs", "2", "--seed", "3"))
     file = tmp_path / "home" / "models" / "fc500-mnist.safetensors"
     assert out.splitlines()[-1] == str(file)
@@ -101,7 +101,7 @@ def test_the_card_tells_how_the_weights_were_made(tmp_path, digits):
         assert card.test_error == pytest.approx((labels != arrays["y"]).mean(), abs=2e-4)
     assert card.test_error < 0.5, "it learned something"
 
-    # Again: the finished checkpoint is taken up; with --fresh the run starts anew and ends in the same place.
+    # Again: the finished checkpoint is loaded; with --fresh the run starts over and ends with the same weights.
     before = file.read_bytes()
     _, err = finish(start(tmp_path, digits, "--epochs", "2", "--seed", "3"))
     assert "epoch 1/2" not in err
@@ -111,12 +111,12 @@ def test_the_card_tells_how_the_weights_were_made(tmp_path, digits):
 
 
 def test_control_c_says_that_nothing_is_lost(tmp_path, digits):
-    process = start(tmp_path, digits, "--epochs", "2000")  # more than it gets to before the signal comes
+    process = start(tmp_path, digits, "--epochs", "2000")  # more than it can finish before the signal
     wait_until(lambda: list((tmp_path / "home" / "checkpoints").glob("*.pt")), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "the same command goes on" in err
+    assert "run the same command to resume" in err
     assert "Traceback" not in err
 
 

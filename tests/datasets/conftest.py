@@ -22,7 +22,7 @@ from deepfool.datasets.arrays import Arrays
 
 
 class Server:
-    """Serves `files`; `cut` breaks the first n answers off after half, `ranges` says whether Range is understood."""
+    """Serves `files`; the first `cut` responses stop half way, `ranges` says whether Range is supported."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ def write_idx(array: np.ndarray) -> bytes:
 
 @pytest.fixture
 def tiny(server: Server, monkeypatch: pytest.MonkeyPatch) -> catalog.Builtin:
-    """MNIST in small: 30 + 20 random images in the four published files, with hashes of their own."""
+    """A tiny MNIST: 30 + 20 random images in the four published files, with their own hashes."""
     rng = np.random.default_rng(0)
     archives, splits = [], {}
     for split, images_file, labels_file, count in (
@@ -104,7 +104,7 @@ def tiny(server: Server, monkeypatch: pytest.MonkeyPatch) -> catalog.Builtin:
 
 @pytest.fixture(scope="session")
 def imagenet() -> Path:
-    """A folder of labelled ImageNet images that does not belong to the project."""
+    """A folder of labelled ImageNet images, which is not part of the project."""
     place = Path(os.environ.get("DEEPFOOL_TEST_IMAGES") or Path(__file__).parents[2] / "../shared/data/imagenet-100")
     if not (place / "labels.json").is_file():
         pytest.skip("no ImageNet images: set DEEPFOOL_TEST_IMAGES to a folder with a labels.json")

@@ -29,7 +29,7 @@ def test_pixels_become_unit_floats_and_keep_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_floats_pass_unscaled(dtype: torch.dtype) -> None:
+def test_floats_are_not_scaled(dtype: torch.dtype) -> None:
     x = torch.tensor([[-3.5, 200.0]], dtype=dtype)
     data = load((x, np.array([0])))
     assert torch.equal(data.batch([0]), torch.tensor([[-3.5, 200.0]]))
@@ -61,12 +61,12 @@ def test_grey_images_get_a_channel(tmp_path: Path) -> None:
 
 def test_many_channels_stay_where_they_are() -> None:
     assert load((np.zeros((2, 13, 64, 64), np.uint8), [0, 1])).images().shape == (2, 13, 64, 64)
-    with pytest.raises(DataError, match="cannot tell the channels"):
+    with pytest.raises(DataError, match="cannot tell which axis"):
         load((np.zeros((2, 3, 8, 3), np.uint8), [0, 1]))
     assert load((torch.zeros(2, 3, 8, 3, dtype=torch.uint8), [0, 1])).images().shape == (2, 3, 8, 3)
 
 
-def test_float_arrays_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_float_arrays_keep_their_shape(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(3, 4, 5, 3))
     data = load(write(tmp_path, x=x, y=np.array([0, 1, -1], np.int8), classes=["cat", "dog"]))
     assert torch.equal(data.batch([0, 1, 2]), torch.from_numpy(x).float())
@@ -103,7 +103,7 @@ def test_labels_may_be_missing(tmp_path: Path) -> None:
         ({"x": np.array([{}]), "y": [0]}, "plain arrays"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+def test_unusable_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=rf"data\.npz.*{message}"):
         load(write(tmp_path, **arrays))
 
@@ -123,7 +123,7 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_files_that_are_no_archives(tmp_path: Path) -> None:
+def test_files_that_are_not_archives(tmp_path: Path) -> None:
     (tmp_path / "empty.npz").touch()
     write(tmp_path, x=np.zeros((9, 9)), y=np.zeros(9, int))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "data.npz").read_bytes()[:99])
@@ -145,7 +145,7 @@ def test_fingerprint_is_the_content() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["longdouble", "complex64", "U3", "datetime64[s]", "clongdouble"])
-def test_numbers_that_torch_does_not_have(tmp_path: Path, dtype: str) -> None:
+def test_dtypes_that_torch_does_not_have(tmp_path: Path, dtype: str) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)).astype(dtype), y=[0, 1, 1])
     with pytest.raises(DataError, match=r"64 bits cannot be used|expected an array of numbers"):
         load(f"npz:{tmp_path / 'a.npz'}")
@@ -157,8 +157,8 @@ def test_labels_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("flaw", ["header", "huge", "encrypted"])
-def test_archives_made_to_trip(tmp_path: Path, flaw: str) -> None:
-    """Whatever NumPy and zipfile raise, the file is named."""
+def test_malformed_archives(tmp_path: Path, flaw: str) -> None:
+    """Whatever NumPy and zipfile raise, our error names the file."""
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2), np.float32), y=[0, 1, 1])
     content = (tmp_path / "a.npz").read_bytes()
     if flaw == "header":

@@ -15,7 +15,7 @@ from deepfool.errors import DataError, InputError
     ("name", "shape", "largest"),
     [("mnist-sample", (1000, 1, 28, 28), 500e3), ("cifar10-sample", (500, 3, 32, 32), 1.5e6)],
 )
-def test_samples_are_whole_small_and_balanced(name: str, shape: tuple[int, ...], largest: float) -> None:
+def test_samples_are_complete_small_and_balanced(name: str, shape: tuple[int, ...], largest: float) -> None:
     data = load(name)
     assert data.images().shape == shape
     assert data.images().dtype == torch.uint8
@@ -56,7 +56,7 @@ def test_a_changed_sample_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_sheets_give_back_their_images(tmp_path: Path, channels: int) -> None:
+def test_sheets_round_trip(tmp_path: Path, channels: int) -> None:
     from PIL import Image
 
     images = torch.randint(0, 256, (7, channels, 4, 5), dtype=torch.uint8)
@@ -83,7 +83,7 @@ def test_names_load_and_others_get_a_hint(tmp_path: Path) -> None:
             load("mnist-sample", size=size)
 
 
-def test_data_is_passed_through() -> None:
+def test_data_is_returned_unchanged() -> None:
     data = load("cifar10-sample")
     assert isinstance(data, Data)
     assert load(data) is data

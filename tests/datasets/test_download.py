@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_brings_the_file_and_counts_the_bytes(url: str, tmp_path: Path) -> None:
+def test_downloads_the_file_and_counts_the_bytes(url: str, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     path = download([url], tmp_path / "file.bin", hash=HASH, on_bytes=lambda *pair: seen.append(pair))
     assert path.read_bytes() == CONTENT
@@ -38,47 +38,47 @@ def test_brings_the_file_and_counts_the_bytes(url: str, tmp_path: Path) -> None:
     assert names(tmp_path) == ["file.bin"]
 
 
-def test_a_right_file_is_not_fetched_again(url: str, server: Server, tmp_path: Path) -> None:
+def test_a_correct_file_is_not_downloaded_again(url: str, server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.bin").write_bytes(CONTENT)
     download([url], tmp_path / "file.bin", hash=HASH)
     assert server.requests == []
 
 
-def test_a_broken_transfer_is_resumed_where_it_broke(url: str, server: Server, tmp_path: Path) -> None:
+def test_an_interrupted_transfer_is_resumed(url: str, server: Server, tmp_path: Path) -> None:
     server.cut = 2
     path = download([url], tmp_path / "file.bin", hash=HASH)
     assert path.read_bytes() == CONTENT
     assert [asked for _, asked in server.requests] == [None, "bytes=500000-", "bytes=750000-"]
 
 
-def test_a_broken_transfer_starts_again_without_ranges(url: str, server: Server, tmp_path: Path) -> None:
+def test_an_interrupted_transfer_starts_again_without_ranges(url: str, server: Server, tmp_path: Path) -> None:
     server.cut, server.ranges = 1, False
     assert download([url], tmp_path / "file.bin", hash=HASH).read_bytes() == CONTENT
     assert len(server.requests) == 2
 
 
-def test_a_later_call_goes_on_from_what_is_there(url: str, server: Server, tmp_path: Path) -> None:
+def test_a_later_call_resumes(url: str, server: Server, tmp_path: Path) -> None:
     server.cut = 99
-    with pytest.raises(DataError, match=r"file\.bin.*broke off after 937500 of 1000000 bytes"):
+    with pytest.raises(DataError, match=r"file\.bin.*interrupted after 937500 of 1000000 bytes"):
         download([url], tmp_path / "file.bin", hash=HASH)
-    assert names(tmp_path) == ["file.bin.part"]  # no half file under the name of a whole one
+    assert names(tmp_path) == ["file.bin.part"]  # never half a file under the final name
     server.cut = 0
     assert download([url], tmp_path / "file.bin", hash=HASH).read_bytes() == CONTENT
     assert server.requests[-1][1] == "bytes=937500-"
 
 
-def test_a_whole_part_needs_only_its_name(url: str, tmp_path: Path) -> None:
+def test_a_complete_part_is_only_renamed(url: str, tmp_path: Path) -> None:
     (tmp_path / "file.bin.part").write_bytes(CONTENT)  # killed between the last byte and the rename
     assert download([url], tmp_path / "file.bin", hash=HASH).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("left", [b"other bytes", CONTENT + b"too many"])
-def test_wrong_bytes_of_an_earlier_run_are_dropped(url: str, tmp_path: Path, left: bytes) -> None:
+def test_wrong_bytes_from_an_earlier_run_are_dropped(url: str, tmp_path: Path, left: bytes) -> None:
     (tmp_path / "file.bin.part").write_bytes(left)
     assert download([url], tmp_path / "file.bin", hash=HASH).read_bytes() == CONTENT
 
 
-def test_a_wrong_hash_is_refused_and_nothing_stays(url: str, server: Server, tmp_path: Path) -> None:
+def test_a_wrong_hash_is_refused_and_nothing_is_left(url: str, server: Server, tmp_path: Path) -> None:
     server.files["file.bin"] = CONTENT[:-1] + b"?"
     with pytest.raises(DataError, match=rf"file\.bin.*wrong hash, expected {HASH}"):
         download([url], tmp_path / "file.bin", hash=HASH)
@@ -91,8 +91,8 @@ def test_the_next_mirror_is_tried(url: str, server: Server, tmp_path: Path) -> N
     assert download(mirrors, tmp_path / "file.bin", hash=HASH).read_bytes() == CONTENT
 
 
-def test_dead_servers_are_named_at_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request each: what is refused is not asked again, and nothing is waited for."""
+def test_unreachable_servers_are_named_at_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request each: a refused request is not repeated, and there is no waiting."""
     dead = f"http://127.0.0.1:{free_port()}/file.bin"
     asked: list[str] = []
     real = urllib.request.urlopen
@@ -109,7 +109,7 @@ def test_dead_servers_are_named_at_once(server: Server, tmp_path: Path, monkeypa
     assert names(tmp_path) == []
 
 
-def test_a_silent_server_counts_as_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfool.datasets.download.TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(DataError, match="timed out"):

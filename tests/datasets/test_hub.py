@@ -14,7 +14,7 @@ from PIL import Image
 from deepfool.datasets import load
 from deepfool.errors import DataError, MissingExtraError
 
-# Read when the library is imported: a name that is not at hand fails at once instead of being tried again and again.
+# Read when the library is imported: an unavailable name fails at once, without retries.
 os.environ["HF_HUB_OFFLINE"] = "1"
 datasets = pytest.importorskip("datasets")
 
@@ -85,7 +85,7 @@ def test_fingerprint(tmp_path: Path) -> None:
     assert load(saved(table().select([1, 0, 2, 3, 4, 5]), tmp_path / "c")).fingerprint() != known
 
 
-def test_what_cannot_be_told_is_refused(tmp_path: Path) -> None:
+def test_ambiguous_columns_are_refused(tmp_path: Path) -> None:
     no_picture = datasets.Dataset.from_dict({"label": [0, 1]})
     with pytest.raises(DataError, match=r"expected one column of images, got 0 \(label: Value\)"):
         load(saved(no_picture, tmp_path / "a"))
@@ -97,7 +97,7 @@ def test_what_cannot_be_told_is_refused(tmp_path: Path) -> None:
         load(f"hf:{tmp_path}")
 
 
-def test_pictures_of_many_sizes_need_one(tmp_path: Path) -> None:
+def test_images_of_several_sizes_need_a_size(tmp_path: Path) -> None:
     pictures = [Image.new("RGB", (20 + number, 20)) for number in range(6)]
     spec = saved(table(picture=pictures), tmp_path)
     with pytest.raises(DataError, match=r"saved\[1\] has shape \(3, 20, 21\)"):
@@ -116,7 +116,7 @@ def test_a_corrupt_picture_is_named(tmp_path: Path) -> None:
         data.batch([4])
 
 
-def test_a_name_that_is_not_at_hand(tmp_path: Path) -> None:
+def test_an_unavailable_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"hf:nobody/nothing:small \(test\) could not be loaded"):
         load("hf:nobody/nothing:small")
 

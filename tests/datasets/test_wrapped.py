@@ -119,7 +119,7 @@ def test_random_transforms_are_refused() -> None:
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             return torch.rand(3), 0
 
-    with pytest.raises(InputError, match="another sample each time"):
+    with pytest.raises(InputError, match="a different sample each time"):
         load(Noisy([None]))
 
 
@@ -138,11 +138,11 @@ def test_iterables_are_read_in_order() -> None:
 def test_loaders_give_their_dataset_in_order() -> None:
     dataset = Counted(ITEMS)
     data = load(DataLoader(dataset, batch_size=4, drop_last=True))
-    assert len(data) == 10  # nothing is dropped: the loader's batches play no part
+    assert len(data) == 10  # nothing is dropped: the loader's batches are not used
     assert torch.equal(data.batch([9]), X[9:])
 
 
-def test_a_collate_function_of_ones_own_is_respected() -> None:
+def test_a_custom_collate_function_is_used() -> None:
     def double(items: list[tuple[Tensor, int]]) -> tuple[Tensor, list[int]]:
         return torch.stack([x for x, _ in items]) * 2, [y for _, y in items]
 
@@ -163,5 +163,5 @@ def test_a_collate_function_of_ones_own_is_respected() -> None:
     ],
 )
 def test_loaders_that_reorder_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"order of its own\. Hint: give its dataset"):
+    with pytest.raises(InputError, match=r"changes the order of the samples\. Hint: pass its dataset"):
         load(DataLoader(Counted(ITEMS), **options))

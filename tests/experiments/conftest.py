@@ -7,7 +7,7 @@ from deepfool.experiments import reproduce
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
-    """(folder, the steps that were told)."""
+    """(folder, the reported steps)."""
     out, steps = tmp_path_factory.mktemp("reproduction") / "out", []
     reproduce(out, scale="smoke", on_progress=steps.append)
     return out, steps

@@ -1,4 +1,4 @@
-"""Verdicts on made-up results: each claim holds for some, and does not for others."""
+"""Verdicts on made-up results: each claim holds for some and fails for others."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from deepfool.experiments.tabulation import compare_order, count_reproduced, tab
 
 
 def row(network="lenet-mnist", **changes):
-    """A row of Table 1 and 2 as the paper has it."""
+    """A row of Tables 1 and 2 with the paper's values."""
     paper = CLASSIFIERS[network]
     made = {
         "network": network, "name": paper.name, "missing": None, "space": "pixels in [0, 1]",
@@ -35,7 +35,7 @@ def curve(*rhos, errors=(0.02, 0.02), judge="deepfool"):
 
 
 def tuned(network, **curves):
-    """A row of Figures 6, 7 and 9; what a test does not speak of does not change."""
+    """A row of Figures 6, 7 and 9; curves that a test does not give stay flat."""
     usual = {} if "1" in curves else {name: curve(0.0) for name in ("deepfool", "fgsm", "clean")}
     return {"network": network, "name": CLASSIFIERS[network].name, "missing": None, "curves": usual | curves}
 
@@ -45,13 +45,13 @@ def verdict(key, **results):
     return next(each for each in judge_all(made) if each.key == key)
 
 
-def test_nothing_measured_is_said_so():
+def test_claims_without_results_are_not_measured():
     assert {each.verdict for each in judge_all({})} == {UNKNOWN}
     assert [each.key for each in judge_all({})] == list(STATEMENTS)
     assert verdict("fgsm", table1=[{"network": "caffenet", "name": "c", "missing": "no weights"}]).verdict == UNKNOWN
 
 
-def test_networks_that_are_not_in_the_paper_do_not_vote():
+def test_networks_that_are_not_in_the_paper_do_not_count():
     beside = {**row(), "network": "efficientnet-lite0"}
     assert verdict("fgsm", table1=[beside]).verdict == UNKNOWN
 
@@ -68,7 +68,7 @@ def test_five_times():
 
 def test_lbfgs_is_compared_on_the_same_samples():
     assert verdict("lbfgs", table1=[row()]).verdict == HOLDS
-    # DeepFool's rho is larger over all samples, but not over the three that L-BFGS had.
+    # DeepFool's rho is larger over all samples, but not over the three that L-BFGS was run on.
     others = {**row()["deepfool"], "rho": 0.9, "ratios": [0.1, 0.1, 0.1, 9.0]}
     assert verdict("lbfgs", table1=[row(deepfool=others)]).verdict == HOLDS
     better = verdict("lbfgs", table1=[row(lbfgs={"ratios": [0.15, 0.15]}, thorough={"ratios": [0.1]})])
@@ -113,7 +113,7 @@ def test_rise_of_nin():
     assert "+4 % (+2 to +6 over the seeds)" in found.found
 
 
-def test_one_network_suffices_for_what_can_happen():
+def test_one_network_is_enough_for_what_can_happen():
     up, down = tuned("lenet-mnist", fgsm=curve(0.2)), tuned("fc500-mnist", fgsm=curve(-0.2))
     assert verdict("lowers", figure6=[up, down]).verdict == HOLDS
     assert verdict("lowers", figure6=[up]).verdict == FAILS
@@ -147,7 +147,7 @@ def test_misjudging():
     assert verdict("misjudges", figure9=[judged(0.11, None)]).verdict == HOLDS
 
 
-def test_the_tables_put_ratio_and_order_beside():
+def test_the_tables_show_ratio_and_order():
     cells = tabulate_robustness({"rows": [row(), {"network": "caffenet", "name": "CaffeNet", "missing": "no weights"}]})
     assert cells.lines[0].cells[4] == "1.00"
     assert cells.lines[1].missing == "no weights"

@@ -1,4 +1,4 @@
-"""The whole reproduction at the smoke scale: what it writes, and that it goes on."""
+"""The whole reproduction at the smoke scale: what it writes, and that it resumes."""
 
 import json
 import re
@@ -35,7 +35,9 @@ def test_rows_of_table_1(smoke):
         assert 0 < row["deepfool"]["rho"] < row["fgsm"]["rho"]
         assert row["deepfool"]["fooled"] == 1
         assert (smoke[0] / row["deepfool"]["run"] / "manifest.json").is_file()
-        assert all(row["times"][attack]["ms"] > 0 for attack in ("deepfool", "fgsm", "lbfgs"))  # no order: a clock
+        assert all(
+            row["times"][attack]["ms"] > 0 for attack in ("deepfool", "fgsm", "lbfgs")
+        )  # times vary, so their order is not tested
     assert rows["lenet-cifar10"]["deepfool_pixels"]["rho"] < rows["lenet-cifar10"]["deepfool"]["rho"]
     assert "deepfool models fetch caffenet" in (rows["caffenet"]["missing"] or "deepfool models fetch caffenet")
     assert "--images" in rows["efficientnet-lite0"]["missing"] or "extra" in rows["efficientnet-lite0"]["missing"]
@@ -57,8 +59,8 @@ def test_the_pages_hold_everything(smoke):
     for key in PLACES:
         assert f'id="{key}"' in page
     for text in (page, markdown):
-        assert "These numbers measure nothing" in text
-        assert "the space its networks are given" in text
+        assert "These numbers are not measurements" in text
+        assert "at the input of its networks" in text
         assert str(Path.home()) not in text
         assert str(out) not in text
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
@@ -67,7 +69,7 @@ def test_the_pages_hold_everything(smoke):
     assert all((out / name).stat().st_size > 1000 for name in linked)
 
 
-def test_markdown_tables_are_whole(smoke):
+def test_markdown_tables_are_complete(smoke):
     lines = (smoke[0] / "reproduction.md").read_text().splitlines()
     for above, below in pairwise(lines):
         if above.startswith("|") and below.startswith("|"):
@@ -85,8 +87,8 @@ def test_a_second_call_measures_nothing_again(smoke, monkeypatch):
     reproduce(smoke[0], scale="smoke", only=["table1", "table2", "figure6", "figure7", "figure9"])
 
 
-def test_what_was_stopped_goes_on(tmp_path, monkeypatch):
-    """Stopped in the middle of Table 1: what was measured is kept, and the page is of what there is."""
+def test_a_stopped_reproduction_resumes(tmp_path, monkeypatch):
+    """Stopped in the middle of Table 1: measurements are kept, and the page shows the results so far."""
     real, calls = measuring.smallest_eps, []
 
     def stop_at_the_second(*args, **options):

@@ -1,4 +1,4 @@
-"""The space of x: cutting a network behind its preprocessing changes nothing but ||x||."""
+"""The space of x: splitting off the preprocessing changes only ||x||."""
 
 import torch
 
@@ -6,7 +6,7 @@ from deepfool import datasets, deepfool, models
 from deepfool.experiments.space import Preprocessed, pixel_bounds, split_network
 
 
-def test_the_cut_network_says_the_same():
+def test_the_split_network_gives_the_same_scores():
     whole = models.load("lenet-cifar10")
     layer, network = split_network(whole)
     data = datasets.load("cifar10-sample")
@@ -17,7 +17,7 @@ def test_the_cut_network_says_the_same():
 
 
 def test_rho_is_larger_in_the_space_of_the_network():
-    """0.0105 in [0, 1] is 0.023 behind the normalisation, on the whole test set; the paper has 0.030."""
+    """0.0105 in [0, 1] is 0.023 after normalisation, on the whole test set; the paper has 0.030."""
     whole = models.load("lenet-cifar10")
     layer, network = split_network(whole)
     x = datasets.load("cifar10-sample").batch(range(24))
@@ -37,7 +37,7 @@ def test_the_box_of_the_pixels_holds_every_image():
     assert pixel_bounds(None, (1, 2, 2))[1].tolist() == [[[1.0, 1.0], [1.0, 1.0]]]
 
 
-def test_caffe_networks_are_cut_too():
+def test_caffe_networks_are_split_too():
     layer, network = split_network(models.load("googlenet", pretrained=False))
     assert type(layer).__name__ == "CaffeInput"
     assert "input" not in dict(network.named_children())

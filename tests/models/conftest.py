@@ -1,4 +1,4 @@
-"""What the tests of model sources share: quick offline libraries, and the one check that attacks rely on."""
+"""Shared by the tests of model sources: offline libraries, and the gradient check that attacks rely on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-# Read when the library is imported; without it a name that is not in the cache is retried for half a minute.
+# Read when the library is imported; otherwise an uncached name is retried for half a minute.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def scores(module: nn.Module, x: Tensor) -> Tensor:
-    """The tensor of scores, bare or inside an output object."""
+    """The tensor of scores, possibly inside an output object."""
     output: Any = module(x)
     return getattr(output, "logits", output)
 
@@ -32,7 +32,7 @@ def gradient_rows(module: nn.Module, x: Tensor, *, batched: bool) -> Tensor:
 
 
 def check_gradients(module: nn.Module, x: Tensor, *, batched: bool = True) -> None:
-    """Gradients reach the input, agree with a finite difference, and come batched if they are said to."""
+    """Gradients reach the input, agree with finite differences, and can be batched if `batched`."""
     alone = gradient_rows(module, x, batched=False)
     assert alone.isfinite().all()
     assert alone.abs().amax(dim=tuple(range(2, alone.ndim))).min() > 0, "a score does not depend on its input"

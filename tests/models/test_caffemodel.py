@@ -104,7 +104,7 @@ def arrays_of(model):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_weights_come_through_in_every_style(tmp_path, style):
+def test_weights_are_read_in_every_style(tmp_path, style):
     source, target = Tiny(), Tiny()
     load_caffemodel(target, write(tmp_path / "net.caffemodel", arrays_of(source), style))
     for name, value in source.named_parameters():
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_packed_are_read_too(tmp_path):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_file_cut_off_anywhere_is_refused_and_changes_nothing(tmp_path, style):
+def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, style):
     source, target = Tiny(), Tiny()
     before = {name: value.clone() for name, value in target.state_dict().items()}
     whole = write(tmp_path / "whole.caffemodel", arrays_of(source), style).read_bytes()
@@ -144,7 +144,7 @@ def test_a_file_cut_off_anywhere_is_refused_and_changes_nothing(tmp_path, style)
     assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
 
 
-def test_random_damage_never_gets_past_as_another_kind_of_error(tmp_path):
+def test_random_damage_never_raises_another_kind_of_error(tmp_path):
     rng = np.random.default_rng(0)
     whole = write(tmp_path / "whole.caffemodel", arrays_of(Tiny())).read_bytes()
     file = tmp_path / "damaged.caffemodel"
@@ -153,7 +153,7 @@ def test_random_damage_never_gets_past_as_another_kind_of_error(tmp_path):
         content = bytearray(whole)
         content[rng.integers(len(content))] = rng.integers(256)
         file.write_bytes(bytes(content))
-        try:  # damage inside the numbers themselves goes unseen without a hash
+        try:  # damage to the numbers themselves cannot be seen without a hash
             load_caffemodel(Tiny(), file)
         except DataError as error:
             messages.append(str(error))
@@ -192,11 +192,11 @@ def test_messages_name_the_file_and_the_layer(tmp_path):
         load_caffemodel(Tiny(), file)
 
 
-def test_a_layer_that_comes_twice_is_refused(tmp_path):
+def test_a_duplicate_layer_is_refused(tmp_path):
     net = MESSAGES["NetParameter"].FromString(write(tmp_path / "a", arrays_of(Tiny())).read_bytes())
     net.layer.append(net.layer[1])
     (tmp_path / "b").write_bytes(net.SerializeToString())
-    with pytest.raises(DataError, match="'conv1': the layer comes twice"):
+    with pytest.raises(DataError, match="'conv1': the layer appears twice"):
         load_caffemodel(Tiny(), tmp_path / "b")
 
 
@@ -211,7 +211,7 @@ def test_a_file_with_a_published_name_must_have_the_published_hash(tmp_path):
 
 
 def test_googlenet_from_the_cache_gives_the_scores_of_its_source(tmp_path, monkeypatch):
-    """The whole way: a full-size file in the older style, auxiliary classifiers and all, through `models.load`."""
+    """End to end: a full-size file in the older style, with auxiliary classifiers, through `models.load`."""
     torch.manual_seed(1)
     source = googlenet().eval()
     arrays = arrays_of(source) | {

@@ -21,7 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def write_onnx(path: Path, *, batch: int | str = "n", flatten: bool = True) -> Path:
-    """Convolution, ReLU, average, one dense layer; with a constant reshape it holds for one batch size alone."""
+    """Convolution, ReLU, average, one dense layer; with a constant reshape it works for one batch size only."""
     draw = np.random.default_rng(0)
     weights = {
         "kernel": draw.normal(size=(4, 3, 3, 3)).astype(np.float32),
@@ -111,7 +111,7 @@ def test_onnx_operator_that_the_converter_lacks(tmp_path: Path):
         resolve(f"onnx:{tmp_path / 'odd.onnx'}")
 
 
-def test_onnx_weights_that_are_computed_are_refused_with_a_way_out():
+def test_onnx_weights_that_are_computed_are_refused_with_a_hint():
     """The test data of the onnx package has such files: their weights come from ConstantOfShape."""
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
     with pytest.raises(ModelError, match="computes the weight 'conv1_w_0' instead of storing it"):
@@ -150,7 +150,7 @@ def test_export_gives_what_was_exported(tmp_path: Path, dynamic: bool, gradients
     x = torch.rand(5, 3, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(source.module(x), model(x))
-    source.module.eval()  # torch refuses this for what it exported; ours may be asked any time
+    source.module.eval()  # torch refuses this for exported programs; our wrapper allows it
     gradients(source.module, x)
     gradients(source.module.double(), x.double())
 
@@ -177,7 +177,7 @@ def test_export_of_several_inputs_is_refused(tmp_path: Path):
         resolve(f"export:{tmp_path / 'two.pt2'}")
 
 
-def test_export_that_is_no_archive(tmp_path: Path):
+def test_export_that_is_not_an_archive(tmp_path: Path):
     (tmp_path / "bad.pt2").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"bad\.pt2 could not be opened"):
         resolve(f"export:{tmp_path / 'bad.pt2'}")

@@ -53,7 +53,7 @@ def test_scores_and_gradients_are_those_of_the_same_network_in_torch(dtype: torc
 
 
 def test_batched_rows_are_one_vectorised_pullback():
-    """All rows of the Jacobian cross the bridge in one go: the function is traced once, not once per row."""
+    """All rows of the Jacobian are computed together: the function is traced once, not once per row."""
     traces = []
 
     def counted(x):
@@ -69,7 +69,7 @@ def test_batched_rows_are_one_vectorised_pullback():
     torch.testing.assert_close(rows, expected)
 
 
-def test_jacrev_goes_through():
+def test_jacrev_works():
     x = torch.rand(2, 6, dtype=torch.float64)
     model = from_jax(apply, params=parameters())
     torch.testing.assert_close(torch.func.jacrev(model)(x), torch.func.jacrev(twin())(x))
@@ -84,11 +84,11 @@ def test_the_bridge_is_one_link_of_a_longer_chain():
     torch.testing.assert_close(grad, expected)
 
 
-def test_gradients_of_gradients_fail_cleanly():
+def test_second_order_gradients_fail_cleanly():
     x = torch.rand(2, 6, requires_grad=True)
     scores = from_jax(apply, params=parameters())(x)
     (grad,) = torch.autograd.grad(scores.square().sum(), x, create_graph=True)
-    with pytest.raises(ModelError, match="Gradients of gradients"):
+    with pytest.raises(ModelError, match="Second-order gradients"):
         torch.autograd.grad(grad.sum(), x)
 
 
@@ -126,8 +126,8 @@ def test_the_fingerprint_sees_the_parameters():
     assert len(prints) == 2
 
 
-def test_an_answer_that_is_no_array_is_refused():
-    with pytest.raises(ModelError, match="array of class scores was expected"):
+def test_a_result_that_is_not_an_array_is_refused():
+    with pytest.raises(ModelError, match="expected to return an array of class scores"):
         from_jax(lambda x: {"scores": x})(torch.zeros(1, 2))
 
 

@@ -105,7 +105,7 @@ def test_sparse_coefficients_and_no_intercept():
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (SVC(kernel="linear"), "A linear classifier of scikit-learn was expected"),
+        (SVC(kernel="linear"), "A scikit-learn linear classifier was expected"),
         (make_pipeline(PolynomialFeatures(1), LogisticRegression()), "StandardScaler, MinMaxScaler .* was expected"),
         (make_pipeline(MinMaxScaler(clip=True), LogisticRegression()), "without clip"),
     ],
@@ -126,7 +126,7 @@ def test_what_is_not_fitted_is_refused():
 
 def test_many_labels_per_row_are_refused():
     labels = np.stack([LABELS % 2, LABELS % 3 == 0], axis=1)
-    with pytest.raises(InputError, match="One label per row"):
+    with pytest.raises(InputError, match="one label per row"):
         as_module(RidgeClassifier().fit(IMAGES, labels))
 
 

@@ -57,7 +57,7 @@ def test_unknown_prefixes_and_names_are_answered_with_what_there_is():
     with pytest.raises(InputError, match=r"There is no network named 'no-such-net'.*torchvision:, timm:, hf:, onnx:"):
         resolve("no-such-net")
     for file, prefix in (("a.onnx", "onnx"), ("b.pt2", "export"), ("c.safetensors", "file"), ("d.pth", "file")):
-        with pytest.raises(InputError, match=f"a file is named as {prefix}:{file}"):
+        with pytest.raises(InputError, match=f"give a file as {prefix}:{file}"):
             resolve(file)
     assert PREFIXES == ("torchvision:", "timm:", "hf:", "onnx:", "export:", "py:", "file:")
 
@@ -121,7 +121,7 @@ def nothing():
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of the user's in the working directory, which is on no path."""
+    """A user's module in the current directory, which is not on the import path."""
     (tmp_path / "own_models.py").write_text(OWN)
     (tmp_path / "own_needy.py").write_text("import no_such_package_at_all\n")
     (tmp_path / "own_wrong.py").write_text("1 / 0\n")
@@ -149,7 +149,7 @@ def test_own_code_is_imported_from_the_working_directory(own: str, gradients):
         ("py:own_models:broken", ModelError, "py:own_models:broken raised KeyError: 'weights'"),
         ("py:own_models:nothing", InputError, r"A model was expected .* got builtins\.NoneType"),
         ("py:own_models", InputError, "py:package.module:factory was expected"),
-        ("py:own_modles:network", InputError, "There is no module 'own_modles'.*working directory"),
+        ("py:own_modles:network", InputError, "There is no module 'own_modles'.*current directory"),
         ("py:own_needy:network", ModelError, "own_needy needs no_such_package_at_all"),
         ("py:own_wrong:network", ModelError, "own_wrong could not be imported: ZeroDivisionError"),
     ],

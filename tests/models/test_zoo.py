@@ -1,4 +1,4 @@
-"""Loading from the zoo: shipped weights, their cards, and what happens when something is not right."""
+"""Loading from the zoo: shipped weights, their cards, and errors."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def test_errors_are_the_papers_or_better(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_cards_tell_the_truth_about_their_files(name):
+def test_cards_match_their_files(name):
     entry, path = ZOO[name], zoo.WEIGHTS / f"{name}.safetensors"
     card = read_card(path)
     assert card.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -60,7 +60,7 @@ def test_without_weights_the_network_is_untrained_and_the_same_each_time():
     assert not first.training
 
 
-def test_unknown_names_are_answered_with_the_known_ones():
+def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError, match="googlenet"):
         models.load("googelnet")
 

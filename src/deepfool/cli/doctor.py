@@ -1,4 +1,4 @@
-"""`deepfool doctor`: what is installed, where things are kept, and what to add for more."""
+"""`deepfool doctor`: what is installed, where files are kept, and what can be added."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "accelerate": (("accelerate",), "finetune on several devices"),
     "figures": (("matplotlib",), "deepfool figure"),
 }
-"""Extra -> the packages it brings, and what they are for; a test holds it against pyproject.toml."""
+"""Extra -> its packages, and what they are for; a test compares this with pyproject.toml."""
 
 
-def diagnose(as_json: bool = typer.Option(False, "--json", help="For programs.")) -> None:
-    """Print versions, devices, caches, and which extras are missing: what to look at first, and to send with a bug."""
+def diagnose(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Print versions, devices, caches and missing extras: check this first, and include it in bug reports."""
 
     found = examine()
     if as_json:
@@ -43,7 +43,7 @@ def diagnose(as_json: bool = typer.Option(False, "--json", help="For programs.")
 
 
 def examine() -> dict[str, Any]:
-    """Everything that `deepfool doctor` tells, as plain values.
+    """Everything that `deepfool doctor` shows, as plain values.
 
     >>> sorted(examine())
     ['cache', 'data', 'devices', 'extras', 'models', 'system', 'versions']
@@ -104,7 +104,7 @@ def _list_devices() -> list[dict[str, str]]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether something can be kept there; a folder that is not there yet is made in the nearest one that is."""
+    """Whether files can be written there; for a folder that does not exist yet, its nearest existing parent decides."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK)
@@ -151,7 +151,7 @@ def _draw(console: Console, found: dict[str, Any]) -> None:
     for device in found["devices"]:
         add("device", device["device"], device["name"])
     kept = found["cache"]
-    state = "" if kept["writable"] else ", cannot be written: set DEEPFOOL_HOME to a folder that can"
+    state = "" if kept["writable"] else ", not writable: set DEEPFOOL_HOME to a writable folder"
     add("cache", kept["folder"], f"{kept['bytes'] / 1e6:.1f} MB, from {kept['from']}{state}")
     table.add_section()
     for entry in found["data"]:

@@ -1,4 +1,4 @@
-"""`deepfool finetune`: a few more epochs on perturbed images, with what they do to error and robustness."""
+"""`deepfool finetune`: a few more epochs on perturbed images, and their effect on test error and robustness."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ from deepfool.cli.output import describing, echo, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepfool.training.finetuning import Epoch, FineTuned, Progress
+    from deepfool.training.results import Epoch, FineTuned, Progress
 
 WEIGHTS, FIGURES, CHECKPOINT, PICTURE = "model.safetensors", "finetuning.json", "checkpoint.pt", "finetuning.svg"
 
 LINE_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two progress lines when there is no terminal."""
 
 
 def finetune_model(
     model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, py:module:factory, file:FILE, ..."),
     data: str = typer.Option(..., help="What to train on: mnist, cifar10, folder:DIR, npz:FILE, hf:NAME, ..."),
-    test: str | None = typer.Option(None, help="What to test and judge on; the same, where it has two splits."),
-    out: Path = typer.Option(..., metavar="DIR", help="Weights, card, figures and checkpoint go here."),
+    test: str | None = typer.Option(None, help="What to test and judge on (default: --data, if it has splits)."),
+    out: Path = typer.Option(..., metavar="DIR", help="Folder for the weights, card, figures and checkpoint."),
     perturb: str = typer.Option("deepfool", help="clean, fgsm, an attack by name, or module:function."),
     epochs: int = typer.Option(5, min=0, help="Extra epochs."),
-    lr_scale: float = typer.Option(0.5, help="Of the learning rate; the paper halves it."),
+    lr_scale: float = typer.Option(0.5, help="Multiply the learning rate by this; the paper halves it."),
     learning_rate: float | None = typer.Option(None, help="What --lr-scale is relative to (default: the recipe's)."),
     magnify: float = typer.Option(1.0, help="Lengthen the perturbations by this factor (alpha of the paper)."),
-    fresh: bool = typer.Option(False, "--fresh", help="Perturb anew before each epoch."),
-    mix: float = typer.Option(0.0, help="The share of images that are left clean."),
+    fresh: bool = typer.Option(False, "--fresh", help="Perturb again before each epoch."),
+    mix: float = typer.Option(0.0, help="Share of images that are left clean."),
     judge: list[str] = typer.Option(
         ["deepfool"], help="What measures rho_adv: deepfool, smallest, fgsm, ...; may be repeated."
     ),
-    judged: int = typer.Option(1000, min=1, help="Test samples to judge on; the test error is that of all."),
-    limit: int | None = typer.Option(None, min=1, help="Only the first so many training samples."),
+    judged: int = typer.Option(1000, min=1, help="Number of test samples to judge on; the test error uses all."),
+    limit: int | None = typer.Option(None, min=1, help="Use only the first this many training samples."),
     batch_size: int | None = typer.Option(None, min=1, help="Samples per step, over all processes."),
-    seed: int = typer.Option(0, min=0, help="Of the order, of dropout, and of attacks that draw."),
+    seed: int = typer.Option(0, min=0, help="Seed of the order, dropout, and random attacks."),
     p: str = typer.Option("2", help="The norm, a number >= 1, or inf."),
-    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
+    bounds: str | None = typer.Option(
+        None, metavar="LOW,HIGH", help="Keep x + r inside (default: no bounds, as in the paper)."
+    ),
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
-    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
-    split: str | None = typer.Option(None, help="Of --data, if it has splits (default: train)."),
-    test_split: str | None = typer.Option(None, help="Of --test, if it has splits (default: test)."),
-    size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
+    arch: str | None = typer.Option(None, help="The architecture of a file: model."),
+    split: str | None = typer.Option(None, help="Split of --data, if it has splits (default: train)."),
+    test_split: str | None = typer.Option(None, help="Split of --test, if it has splits (default: test)."),
+    size: int | None = typer.Option(None, help="Resize and crop folder: and hf: images to this side."),
     device: str = typer.Option("auto", help="cpu, cuda, mps; auto takes a GPU if there is one."),
-    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the attacks."),
+    workers: int | None = typer.Option(None, help="Worker processes (or Ray actors) for the attacks."),
     engine: str = typer.Option("local", help="Where attacks run: local, or ray (a cluster)."),
-    ray_address: str | None = typer.Option(None, help="The Ray cluster; without it Ray is started on this machine."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
-    as_json: bool = typer.Option(False, "--json", help="The figures as JSON on stdout."),
+    ray_address: str | None = typer.Option(None, help="The Ray cluster (default: start Ray on this machine)."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only errors."),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
-    """Harden a model: some more epochs on perturbed images. The same command goes on where it stopped.
+    """Harden a model with a few more epochs on perturbed images. The same command resumes where it stopped.
 
     Example: deepfool finetune --model lenet-mnist --data mnist --limit 5000 --judge deepfool --judge smallest --out
     runs/hard
@@ -92,7 +94,7 @@ def finetune_model(
                 checkpoint=out / CHECKPOINT, on_progress=draw, **read_knobs(knob, finetune),
             )  # fmt: skip
     except KeyboardInterrupt:
-        echo("stopped; the same command goes on from the last whole epoch", err=True)
+        echo("stopped; run the same command to resume after the last complete epoch", err=True)
         raise typer.Exit(130) from None
     if team.is_main:
         figures = _write(tuned, out, name=arch or model, data=data, data_sha256=_hashes(tuned))
@@ -112,7 +114,7 @@ def _hashes(tuned: FineTuned) -> dict[str, str]:
 
 
 def _write(tuned: FineTuned, out: Path, **about: Any) -> dict[str, Any]:
-    """Weights with their card, and the figures; each whole or not at all."""
+    """Write the weights with their card, and the figures; each file is written completely or not at all."""
     import shlex
     import sys
     from dataclasses import asdict
@@ -139,14 +141,14 @@ def _write(tuned: FineTuned, out: Path, **about: Any) -> dict[str, Any]:
 
 
 def _draw_picture(console: Console, tuned: FineTuned, path: Path) -> None:
-    """The curves, where the package that draws them is installed."""
+    """Draw the curves, if the plotting package is installed."""
     from deepfool.errors import MissingExtraError
     from deepfool.reporting.epochs import draw_epochs
 
     try:
         draw_epochs({"": tuned.epochs}, path)
     except MissingExtraError as error:
-        console.print(f"no picture: {error}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"no figure: {error}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
@@ -162,31 +164,31 @@ def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
     for judge in judges:
         table.add_column(f"rho_adv by {judge}", justify="right")
     for each in tuned.epochs:
-        cells = [_tell_rho(each, judge) for judge in judges]
+        cells = [_format_rho(each, judge) for judge in judges]
         table.add_row(str(each.epoch), f"{100 * each.test_error:.2f} %", *cells)
     if len(tuned.epochs) > 1:
         first, last = tuned.epochs[0], tuned.epochs[-1]
-        gains = [_tell_gain(first.rho[judge], last.rho[judge]) for judge in judges]
+        gains = [_format_gain(first.rho[judge], last.rho[judge]) for judge in judges]
         table.add_section()
         table.add_row("change", f"{100 * (last.test_error - first.test_error):+.2f} points", *gains)
     make_console(width=100).print(table)
 
 
-def _tell_rho(epoch: Epoch, judge: str) -> str:
+def _format_rho(epoch: Epoch, judge: str) -> str:
     return f"{'>= ' if epoch.censored.get(judge) else ''}{epoch.rho[judge]:.4f}"
 
 
-def _tell_gain(before: float, after: float) -> str:
+def _format_gain(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):+.1f} %" if before > 0 and after < float("inf") else "-"
 
 
 def make_remarks(tuned: FineTuned) -> list[str]:
-    """What has to be known about the figures.
+    """Warnings that belong with the figures.
 
-    >>> from deepfool.training.finetuning import Epoch, FineTuned
+    >>> from deepfool.training.results import Epoch, FineTuned
     >>> rows = Epoch(0, 0.1, {"deepfool": 0.1, "smallest": 0.1}), Epoch(1, 0.1, {"deepfool": 0.2, "smallest": 0.11})
     >>> make_remarks(FineTuned(None, rows, None))
-    ['deepfool sees a gain of 100 %, smallest one of 10 %: only the latter can be relied on.']
+    ['deepfool sees a gain of 100 %, smallest one of 10 %: rely on the latter only.']
     """
     remarks = []
     if tuned.left_clean:
@@ -197,26 +199,26 @@ def make_remarks(tuned: FineTuned) -> list[str]:
     for judge, gain in gains.items():
         if real is None and gain > 0 and judge != "fgsm":
             remarks.append(
-                f"the gain is {judge}'s word alone, against which the model may have been trained; "
-                "--judge smallest tells whether it holds."
+                f"the gain was measured by {judge} alone, which the model may have learned to mislead; "
+                "check it with --judge smallest."
             )
         elif real is not None and gain > 0 and real < 0.8 * gain:
             remarks.append(
                 f"{judge} sees a gain of {100 * gain:.0f} %, smallest one of {100 * real:.0f} %: "
-                "only the latter can be relied on."
+                "rely on the latter only."
             )
     return remarks
 
 
 @contextmanager
 def _drawing(console: Console, out: Path) -> Iterator[Callable[[Progress], None]]:
-    """A bar for the stage that is going on, and a line per epoch; without a terminal, lines alone."""
+    """A progress bar for the current stage and a line per epoch; without a terminal, lines only."""
     if console.quiet:
         yield lambda _: None
         return
     console.print(f"folder: {out}", soft_wrap=True, highlight=False, markup=False)
     if (out / CHECKPOINT).exists():
-        console.print("going on from the checkpoint", highlight=False)
+        console.print("resuming from the checkpoint", highlight=False)
     if not console.is_terminal:
         yield _saying(console)
         return
@@ -229,13 +231,13 @@ def _drawing(console: Console, out: Path) -> Iterator[Callable[[Progress], None]
         tasks: dict[str, Any] = {}
 
         def draw(progress: Progress) -> None:
-            told = _name_stage(progress)
-            if told not in tasks:
+            stage = _name_stage(progress)
+            if stage not in tasks:
                 for task in tasks.values():
                     bars.remove_task(task)
                 tasks.clear()
-                tasks[told] = bars.add_task(told, total=progress.total)
-            bars.update(tasks[told], completed=progress.done, total=progress.total)
+                tasks[stage] = bars.add_task(stage, total=progress.total)
+            bars.update(tasks[stage], completed=progress.done, total=progress.total)
             if progress.result is not None:
                 _say_result(console, progress)
 
@@ -249,11 +251,11 @@ def _saying(console: Console) -> Callable[[Progress], None]:
         if progress.result is not None:
             _say_result(console, progress)
             return
-        told, now = _name_stage(progress), time.monotonic()
-        if progress.stage == "training" or (now - last.get(told, now) < LINE_EVERY and told in last):
+        stage, now = _name_stage(progress), time.monotonic()
+        if progress.stage == "training" or (now - last.get(stage, now) < LINE_EVERY and stage in last):
             return
-        last[told] = now
-        line = f"{told}: {progress.done}/{progress.total}"
+        last[stage] = now
+        line = f"{stage}: {progress.done}/{progress.total}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     return say
@@ -272,6 +274,6 @@ def _say_result(console: Console, progress: Progress) -> None:
     if result is None:
         return
     rho: Mapping[str, float] = result.rho
-    told = "".join(f", rho_adv {_tell_rho(result, judge)} by {judge}" for judge in rho)
-    line = f"epoch {result.epoch}/{progress.epochs}: test error {100 * result.test_error:.2f} %{told}"
+    robustness = "".join(f", rho_adv {_format_rho(result, judge)} by {judge}" for judge in rho)
+    line = f"epoch {result.epoch}/{progress.epochs}: test error {100 * result.test_error:.2f} %{robustness}"
     console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""`deepfool models`: what the zoo holds, how good it is, and how to get the networks that do not ship."""
+"""`deepfool models`: list the zoo, check its test errors, and fetch the networks that are not in the package."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from deepfool.models.zoo import Entry, Published
 
 app = typer.Typer(
-    help="The networks known by name: list, check and fetch them.",
+    help="List, check and fetch the networks of the zoo.",
     epilog="Example: deepfool models list",
     no_args_is_help=True,
 )
 
 SAME = 0.0005
-"""How far a measured test error may lie from its card: another processor may tip a few images of ten thousand."""
+"""How far a measured test error may be from its card: on another processor a few images of 10,000 may differ."""
 
 
 @app.command("list", epilog="Example: deepfool models list --json")
-def list_models(as_json: bool = typer.Option(False, "--json", help="For programs.")) -> None:
-    """Show every network of the zoo: what it classifies, its size, its test error, where its weights are."""
+def list_models(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Show every network of the zoo: its data, size, test error, and where its weights are."""
     import json
 
     from rich import box
@@ -52,8 +52,8 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
             row["name"], row["data"], "x".join(map(str, row["input_shape"])), f"{row['parameters']:,}",
             _percent(row["test_error"]), _percent(row["paper_error"]), row["weights"], row["about"],
         )  # fmt: skip
-        table.add_row(*map(Text, cells))  # plain text: square brackets are no markup here
-    # A pipe has no width: lines stay whole there, so that grep and awk see one network per line.
+        table.add_row(*map(Text, cells))  # plain text: square brackets are not markup
+    # Lines are not wrapped in a pipe, so that grep and awk see one network per line.
     console = make_console(width=400)
     console.print(table)
 
@@ -62,13 +62,15 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="For programs
 def check_model(
     name: str = typer.Argument(help="A network of the zoo."),
     data: str | None = typer.Option(
-        None, metavar="SPEC", help="Labelled data, when not the full test set of the network's own."
+        None, metavar="SPEC", help="Labelled data (default: the full test set of the network)."
     ),
-    weights: Path | None = typer.Option(None, metavar="FILE", help="Weights that `deepfool train` wrote elsewhere."),
+    weights: Path | None = typer.Option(
+        None, metavar="FILE", help="Weights written by `deepfool train` to another place."
+    ),
     threads: int | None = typer.Option(None, min=1, help="Processor threads."),
     device: str = typer.Option("cpu", help="Where to run: cpu, cuda, mps."),
 ) -> None:
-    """Measure a network's test error and compare it with its card; exit code 1 if they differ."""
+    """Measure a network's test error and compare it with its card. Exit code 1 if they differ."""
     import torch
 
     from deepfool import datasets
@@ -81,7 +83,10 @@ def check_model(
         torch.set_num_threads(threads)
     entry = _entry(name)
     if entry.data == "imagenet" and data is None:
-        raise InputError(f"{name} classifies ImageNet, which nobody may pass on.", hint="--data folder:DIR")
+        raise InputError(
+            f"{name} classifies ImageNet, which cannot be redistributed.",
+            hint="give your own images with --data folder:DIR",
+        )
     card = entry.card if weights is None else read_card(weights)
     if weights is None or card is None:
         model = load(name)
@@ -90,25 +95,25 @@ def check_model(
     with drawing(make_console(stderr=True), data or entry.data) as draw:
         test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
     error = _measure(model.to(device), test_set, entry)
-    promised = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
-    known = "no card for this data" if promised is None else f"card {100 * promised:.2f} %"
+    expected = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
+    known = "no card for this data" if expected is None else f"card {100 * expected:.2f} %"
     paper = "" if entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
     echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)} ({known}{paper})")
-    if promised is not None and abs(error - promised) > SAME:
-        echo(f"error: {name} does not do what its card says.", err=True, fg="red")
+    if expected is not None and abs(error - expected) > SAME:
+        echo(f"error: {name} does not have the test error on its card.", err=True, fg="red")
         raise typer.Exit(1)
 
 
 @app.command("fetch", epilog="Example: deepfool models fetch googlenet")
 def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet.")) -> None:
-    """Download the published weights of a network into the cache; what is there already is checked and kept."""
+    """Download the published weights of a network into the cache. A file that is there already is checked and kept."""
 
     from deepfool.models.zoo import load
 
     entry = _entry(name)
     console = make_console(stderr=True)
     if entry.published is None:
-        load(name)  # says what to do where they are not
+        load(name)  # raises with a hint if they are missing
         console.print(f"{name}: nothing to fetch, the weights are installed.", highlight=False)
         return
     path = _download(entry, entry.published, console)
@@ -131,7 +136,7 @@ def _percent(value: object) -> str:
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
-    """What the list tells of a network; `weights` is where they are, or the command that brings them."""
+    """The entry of a network in the list; `weights` is their place, or the command that gets them."""
     card = entry.card
     if card is not None:
         weights = str(entry.weights)
@@ -152,7 +157,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 
 def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> float:
-    """The share of `data` that the model gets wrong, with a bar."""
+    """The share of `data` that the model gets wrong; shows a progress bar."""
     from rich.progress import track
 
     from deepfool.errors import DataError
@@ -175,7 +180,7 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
     from deepfool.datasets.download import download
     from deepfool.errors import DataError
 
-    # A mirror of one's own (a folder on a server, or file:///...) stands in for the published place.
+    # The user's own mirror (a folder on a server, or file:///...) replaces the published URL.
     mirror = os.environ.get("DEEPFOOL_MIRROR")
     url = f"{mirror.rstrip('/')}/{published.file}" if mirror else published.url
     try:
@@ -185,13 +190,13 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
         raise DataError(
             f"the weights of {entry.name} could not be fetched: {error}",
             hint=f"on a machine with internet, get {published.url} (sha1 {published.sha1}); then put the file at "
-            f"{published.path}, or name a server that has it in DEEPFOOL_MIRROR",
+            f"{published.path}, or set DEEPFOOL_MIRROR to a server that has it",
         ) from error
 
 
 @contextmanager
 def _drawing(console: Console, file: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on a terminal; elsewhere, one line."""
+    """A progress bar on a terminal; otherwise one line."""
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 

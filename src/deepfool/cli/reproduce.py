@@ -1,4 +1,4 @@
-"""`deepfool reproduce`: the paper's tables and figures again, beside the published ones."""
+"""`deepfool reproduce`: make the paper's tables and figures again, beside the published ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ if TYPE_CHECKING:
     from deepfool.experiments.session import Step
 
 LINE_EVERY = 10.0
-"""Seconds between two lines about the same part where there is no terminal."""
+"""Seconds between two lines about the same part when there is no terminal."""
 
 
 def reproduce_paper(
-    out: Path = typer.Option(Path("runs/reproduction"), metavar="DIR", help="Everything goes here."),
-    scale: str = typer.Option("default", help="smoke (seconds, measures nothing), default, full (the paper's sizes)."),
+    out: Path = typer.Option(Path("runs/reproduction"), metavar="DIR", help="Output folder."),
+    scale: str = typer.Option(
+        "default", help="smoke (a quick test, not a measurement), default, or full (the paper's sizes)."
+    ),
     only: list[str] = typer.Option([], metavar="NAME", help="table1, figure6, ...; may be repeated."),
-    images: Path | None = typer.Option(None, metavar="DIR", help="Labelled ImageNet images, for ImageNet networks."),
+    images: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder of labelled ImageNet images, for the ImageNet networks."
+    ),
     engine: str = typer.Option("local", help="local, or ray (a cluster)."),
-    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the work."),
+    workers: int | None = typer.Option(None, help="Worker processes (or Ray actors)."),
     threads: int | None = typer.Option(None, min=1, help="Processor threads of this process."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only errors."),
 ) -> None:
-    """Make the paper's tables and figures again. The same command goes on where it stopped."""
+    """Make the paper's tables and figures again. The same command resumes where it stopped."""
     import torch
 
     from deepfool.experiments import reproduce
@@ -48,14 +52,14 @@ def reproduce_paper(
                 out, scale=scale, only=only, images=images, engine=engine, workers=workers, on_progress=draw
             )
     except (Interrupted, KeyboardInterrupt):
-        echo(f"stopped; what was measured is in {out}. The same command goes on.", err=True)
+        echo(f"stopped; the measurements so far are in {out}. Run the same command to resume.", err=True)
         raise typer.Exit(130) from None
     echo(f"{page}")
 
 
 @contextmanager
 def _drawing(console: Console) -> Iterator[Callable[[Step], None]]:
-    """A bar for each part on a terminal; elsewhere a line now and then."""
+    """A progress bar for each part on a terminal; otherwise a line now and then."""
     if console.quiet:
         yield lambda _: None
         return
@@ -85,7 +89,7 @@ def _saying(console: Console) -> Callable[[Step], None]:
         if name == said and time.monotonic() - last < LINE_EVERY:
             return
         last, said = time.monotonic(), name
-        told = f", {step.done}/{step.total}" if step.total else ""
-        console.print(f"{name}{told}", soft_wrap=True, highlight=False, markup=False)
+        count = f", {step.done}/{step.total}" if step.total else ""
+        console.print(f"{name}{count}", soft_wrap=True, highlight=False, markup=False)
 
     return say

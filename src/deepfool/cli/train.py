@@ -1,4 +1,4 @@
-"""`deepfool train`: train a network of the zoo, resumable, and write its weights and their card."""
+"""`deepfool train`: train a network of the zoo and write its weights and their card; resumable."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 def train_network(
     name: str = typer.Argument(help="A network of the zoo: fc500-mnist, lenet-mnist, lenet-cifar10, nin-cifar10."),
-    epochs: int | None = typer.Option(None, min=1, help="Epochs, when not the recipe's."),
-    seed: int = typer.Option(0, min=0, help="Seed of the first weights, the order, the augmentation and dropout."),
-    data: str | None = typer.Option(None, metavar="SPEC", help="Train on other data than the network's own."),
-    out: Path | None = typer.Option(None, metavar="FILE", help="Weights go here (.safetensors), the card beside it."),
-    checkpoint: Path | None = typer.Option(None, metavar="DIR", help="Where the state of the run is kept."),
-    fresh: bool = typer.Option(False, "--fresh/--resume", help="Start again, or go on from a checkpoint if there is."),
+    epochs: int | None = typer.Option(None, min=1, help="Number of epochs (default: the recipe's)."),
+    seed: int = typer.Option(0, min=0, help="Seed of the initial weights, the order, augmentation and dropout."),
+    data: str | None = typer.Option(None, metavar="SPEC", help="Data to train on (default: the network's own)."),
+    out: Path | None = typer.Option(
+        None, metavar="FILE", help="Where to write the weights (.safetensors); the card goes beside."
+    ),
+    checkpoint: Path | None = typer.Option(None, metavar="DIR", help="Folder of the checkpoint."),
+    fresh: bool = typer.Option(
+        False, "--fresh/--resume", help="Start again, or resume from a checkpoint if there is one."
+    ),
     threads: int | None = typer.Option(None, min=1, help="Processor threads."),
     device: str = typer.Option("cpu", help="Where to train: cpu, cuda, mps."),
 ) -> None:
-    """Train a network of the zoo with SGD and momentum; a run that was killed goes on where it was."""
+    """Train a network of the zoo with SGD and momentum. The same command resumes a run that was killed."""
     from dataclasses import asdict, replace
 
     import torch
@@ -72,7 +76,7 @@ def train_network(
 
     _say(console, f"{name}: {recipe.epochs} epochs on {data or entry.data}; checkpoint {state}")
     if state.exists():
-        _say(console, "going on from the checkpoint; --fresh starts again")
+        _say(console, "resuming from the checkpoint; --fresh starts again")
     try:
         with _drawing(console, name, recipe.epochs) as draw:
             train(
@@ -80,7 +84,7 @@ def train_network(
                 test=test, seed=seed, checkpoint=state, on_progress=draw,
             )  # fmt: skip
     except KeyboardInterrupt:
-        _say(console, "stopped; the same command goes on from the last whole epoch")
+        _say(console, "stopped; run the same command to resume after the last complete epoch")
         raise typer.Exit(130) from None
     error = test_error(model, *test)
     command = f"deepfool train {name}" + "".join(
@@ -98,7 +102,7 @@ def train_network(
 
 
 def _key(recipe: Recipe, seed: int, data: str) -> str:
-    """A few letters that stand for one run, so that runs of other settings or data never share a checkpoint."""
+    """A short hash, so that runs with other settings or data never share a checkpoint."""
     import hashlib
     import json
     from dataclasses import asdict
@@ -113,7 +117,7 @@ def _say(console: Console, text: str) -> None:
 
 @contextmanager
 def _drawing(console: Console, name: str, epochs: int) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere, one line per epoch."""
+    """A progress bar on a terminal; otherwise one line per epoch."""
 
     def line(progress: Progress) -> None:
         if progress.test_error is not None:

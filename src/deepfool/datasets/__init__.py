@@ -1,4 +1,4 @@
-"""Data to measure on: MNIST, CIFAR-10, image folders, arrays, and the samples that ship with the package.
+"""Data to measure on: MNIST, CIFAR-10, image folders, arrays, and the samples in the package.
 
 name, file, dataset or arrays ──▶ load ──▶ Data: batches by index, labels, a fingerprint
 """

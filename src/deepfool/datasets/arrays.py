@@ -1,4 +1,4 @@
-"""Data that is in memory: tensors, NumPy arrays, .npz files."""
+"""Data in memory: tensors, NumPy arrays, .npz files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepfool.errors import DataError, InputError
 
 
 class Arrays(Data):
-    """Samples in one tensor, the first dimension counting them.
+    """Samples in one tensor, along its first dimension.
 
     >>> data = Arrays("dots", torch.tensor([[0, 255]], dtype=torch.uint8), torch.tensor([1]))
     >>> data.batch([0])
@@ -39,10 +39,9 @@ class Arrays(Data):
 
 
 def from_pair(x: Any, labels: Any, *, name: str = "arrays", classes: tuple[str, ...] = ()) -> Arrays:
-    """Take samples and labels (None where unknown) as they come from PyTorch or NumPy.
+    """Make data from PyTorch or NumPy samples and labels (None if unknown).
 
-    Tensors are read as PyTorch lays them out. NumPy images of type uint8 may be (n, h, w), (n, h, w, c) or
-    (n, c, h, w).
+    Tensors keep their layout. NumPy images of type uint8 may be (n, h, w), (n, h, w, c) or (n, c, h, w).
 
     >>> from_pair(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1]).images().shape
     torch.Size([4, 3, 8, 8])
@@ -76,17 +75,17 @@ def from_npz(path: Path) -> Arrays:
     if not path.is_file():
         raise DataError(
             f"{path}: there is no such file.",
-            hint="relative paths count from the folder that the command is started in.",
+            hint="relative paths start at the current folder.",
         )
     try:
-        # Opened here and not by NumPy, which would leave a broken archive open.
+        # Opened here because NumPy would leave a broken archive open.
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise zipfile.BadZipFile("it holds a single array; write it with np.savez")
             found = {key: file[key] for key in file.files if key in _KEYS}
             others = sorted(set(file.files) - set(found))
-    except Exception as error:  # NumPy and zipfile raise errors of all kinds on bytes that make no sense
+    except Exception as error:  # NumPy and zipfile raise many kinds of errors on broken files
         raise DataError(f"{path} cannot be read as an .npz archive of plain arrays: {error}") from error
     x = _one_of(found, ("x", "images"), path)
     labels = _one_of(found, ("y", "labels"), path)
@@ -109,7 +108,7 @@ def _one_of(found: dict[str, np.ndarray[Any, Any]], keys: tuple[str, str], path:
 
 
 def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
-    """A NumPy array as a tensor, with images of bytes brought to (n, c, h, w); anything else is taken as it is.
+    """A NumPy array as a tensor. uint8 images become (n, c, h, w); anything else keeps its shape.
 
     >>> channels_first(np.zeros((2, 28, 28), np.uint8), "digits").shape
     torch.Size([2, 1, 28, 28])
@@ -125,20 +124,20 @@ def channels_first(array: np.ndarray[Any, Any], name: str) -> Tensor:
         array = array[:, None]
     elif array.dtype == np.uint8 and array.ndim == 4:
         first, last = array.shape[1], array.shape[3]
-        # There are fewer channels than rows or columns, so the shorter of the two ends counts the channels.
+        # There are fewer channels than rows or columns, so the smaller of the two is the number of channels.
         if first == last and array.shape != (len(array), 1, 1, 1):
             raise DataError(
-                f"{name}: cannot tell the channels of shape {array.shape}.",
+                f"{name}: cannot tell which axis of {array.shape} holds the channels.",
                 hint="give a torch tensor of shape (n, c, h, w).",
             )
         array = array.transpose(0, 3, 1, 2) if last < first else array
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    # torch shares the memory, and would warn about an array that must not be written to.
+    # torch shares the memory, and would warn about a read-only array.
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
 def _check_tensor(x: Tensor, name: str) -> Tensor:
-    """A tensor that holds its values, on the processor."""
+    """A dense tensor on the CPU."""
     try:
         return check_dense(x, name).detach().cpu()
     except InputError as error:
@@ -146,7 +145,7 @@ def _check_tensor(x: Tensor, name: str) -> Tensor:
 
 
 def as_labels(labels: Any, count: int, name: str) -> Tensor:
-    """Labels as int64, one per sample; None means that all are unknown.
+    """Labels as int64, one per sample; None means all are unknown.
 
     >>> as_labels(None, 2, "x"), as_labels(np.array([1, 0], np.uint8), 2, "x")
     (tensor([-1, -1]), tensor([1, 0]))
@@ -164,7 +163,7 @@ def as_labels(labels: Any, count: int, name: str) -> Tensor:
         raise DataError(f"{name}: expected {count} labels, one per sample, got shape {given.shape}.", hint=hint)
     if given.dtype.kind not in "biu":
         raise DataError(f"{name}: labels must be integers, got {given.dtype}.")
-    if given.size and int(given.max()) > np.iinfo(np.int64).max:  # would come out as another label
+    if given.size and int(given.max()) > np.iinfo(np.int64).max:  # would overflow into another label
         raise DataError(f"{name}: labels must be class numbers, got {int(given.max())}.")
     whole = torch.from_numpy(given.astype(np.int64))
     if int(whole.min()) < -1:

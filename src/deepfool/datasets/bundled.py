@@ -1,6 +1,6 @@
-"""The samples that ship inside the package, so that everything runs with no download.
+"""The samples inside the package, so that everything can be tried without a download.
 
-Each is a PNG, a sheet of images in reading order that any viewer shows, with its labels in a JSON file beside it.
+Each is one PNG that shows all images in reading order, with the labels in a JSON file beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sample:
     name: str
     origin: str
     rows: range
-    """Which images of the origin's test split these are."""
+    """The indices of these images in the test split of the origin."""
     columns: int
     """Images per row of the sheet."""
     fingerprint: str
@@ -39,7 +39,7 @@ class Sample:
 SAMPLES: Mapping[str, Sample] = {
     sample.name: sample
     for sample in (
-        # Every tenth: the first half of MNIST's test split comes from tidier writers than the second.
+        # Every tenth image: the first half of MNIST's test split has tidier handwriting than the second.
         Sample(
             "mnist-sample",
             "mnist",
@@ -47,7 +47,7 @@ SAMPLES: Mapping[str, Sample] = {
             40,
             "65ebee520fc3259f1d84eb8b28bcebef7990fd13cdeafaa5afac75c6c13ef4c4",
         ),
-        # CIFAR-10's test split is in random order, so its beginning is as good a sample as any.
+        # CIFAR-10's test split is in random order, so the first images are a fair sample.
         Sample(
             "cifar10-sample",
             "cifar10",
@@ -60,7 +60,7 @@ SAMPLES: Mapping[str, Sample] = {
 
 
 def read_sample(name: str) -> Arrays:
-    """One of the samples, checked against its known hash.
+    """Read one of the samples and check its hash.
 
     >>> data = read_sample("mnist-sample")
     >>> len(data), data.batch([0]).shape, data.labels[:5].tolist()
@@ -91,7 +91,7 @@ def draw_sheet(images: Tensor, columns: int) -> np.ndarray[tuple[int, ...], np.d
 
 
 def cut_sheet(path: Path, count: int, shape: tuple[int, int, int]) -> Tensor:
-    """The images of a sheet again."""
+    """Cut a sheet back into its images."""
     channels, height, width = shape
     with open_picture(path, str(path), formats=("PNG",), hint="install the package again.") as picture:
         pixels = np.array(picture)

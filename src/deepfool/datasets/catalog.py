@@ -1,4 +1,4 @@
-"""The data sets that are fetched by name: what they hold, where they are published, and how to know them again."""
+"""The data sets that can be fetched by name: their content, where they are published, and how to check them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deepfool.datasets import formats
 
 @dataclass(frozen=True)
 class Split:
-    """What one split must turn out to be, whichever source it came from."""
+    """What a split must contain, from any source."""
 
     count: int
     means: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What every data set is, wherever it comes from: named, labelled samples that are read by index."""
+"""The base class of every data set: named, labelled samples, read by index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepfool.errors import InputError
 
 
 class Data(ABC):
-    """Labelled samples, read batch by batch. `deepfool.datasets.load` makes one from whatever you have.
+    """Labelled samples, read batch by batch. `deepfool.datasets.load` makes one from names, files, arrays or datasets.
 
     >>> from deepfool.datasets import load
     >>> data = load((torch.rand(5, 1, 8, 8), torch.arange(5)))
@@ -22,9 +22,9 @@ class Data(ABC):
     """
 
     name: str
-    """A short name for reports; for the built-in sets the one they are loaded by."""
+    """A short name for reports; built-in sets are loaded by this name."""
     classes: tuple[str, ...]
-    """The name of each label, "" where one has none; empty when nothing is known."""
+    """The name of each label, "" where there is none; empty if no names are known."""
 
     def __init__(self, name: str, labels: Tensor | None, classes: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -44,20 +44,20 @@ class Data(ABC):
 
     @abstractmethod
     def batch(self, indices: Sequence[int] | Tensor) -> Tensor:
-        """Some samples as one float32 tensor: stored bytes become [0, 1], floats are taken as they are."""
+        """Some samples as one float32 tensor: bytes are scaled to [0, 1], floats are not changed."""
 
     def images(self) -> Tensor:
-        """All samples as one tensor, in uint8 where they are stored so (what training takes)."""
+        """All samples as one tensor, in uint8 if they are stored that way (used for training)."""
         return self.batch(range(len(self)))
 
     def fingerprint(self) -> str:
-        """The SHA-256 of the content, labels included: the same for the same data, whatever its source."""
+        """The SHA-256 of the content, labels included; it does not depend on where the data came from."""
         if self._fingerprint is None:
             self._fingerprint = self._compute_fingerprint()
         return self._fingerprint
 
     def file(self, index: int) -> str | None:
-        """The file that a sample comes from, relative to its folder; None where there is none."""
+        """The file of a sample, relative to its folder; None if it has none."""
         return None
 
     def _read_labels(self) -> Tensor:
@@ -72,7 +72,7 @@ class Data(ABC):
 
 
 def positions(indices: Sequence[int] | Tensor, count: int) -> list[int]:
-    """Indices as a checked list; a boolean mask is taken too.
+    """Indices as a checked list; a boolean mask works too.
 
     >>> positions(torch.tensor([True, False, True]), 3)
     [0, 2]

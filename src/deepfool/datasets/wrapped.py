@@ -1,4 +1,4 @@
-"""A `torch.utils.data.Dataset` or `DataLoader`, read as it is."""
+"""A `torch.utils.data.Dataset` or `DataLoader` as `Data`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deepfool.errors import DataError, InputError
 
 
 class Wrapped(Data):
-    """A map-style dataset whose items are (sample, label, ...); items are read when they are asked for.
+    """A map-style dataset whose items are (sample, label, ...), read on demand.
 
-    The labels are read by walking through the dataset once, when they are first needed.
+    The first use of the labels reads the whole dataset once.
 
     >>> from torch.utils.data import Subset
     >>> whole = TensorDataset(torch.rand(9, 3), torch.arange(9))
@@ -41,8 +41,8 @@ class Wrapped(Data):
             raise DataError(f"{self.name} is empty.")
         if not torch.equal(self._item(0)[0], self._item(0)[0]):
             raise InputError(
-                f"{self.name} gives another sample each time item 0 is read.",
-                hint="take the random transforms out: a measurement needs the same inputs each time.",
+                f"{self.name} returns a different sample each time item 0 is read.",
+                hint="remove the random transforms: a measurement needs the same inputs each time.",
             )
 
     def __len__(self) -> int:
@@ -71,12 +71,12 @@ class Wrapped(Data):
             sample, label = self._item(index)
             digest.update(f"{label} {hash_tensors(sample)}\n".encode())
             labels.append(label)
-        self._labels = torch.tensor(labels)  # they came along: no second walk for them
+        self._labels = torch.tensor(labels)  # kept, to avoid reading the dataset again
         return digest.hexdigest()
 
 
 def from_dataset(dataset: Dataset[Any]) -> Data:
-    """Wrap a map-style dataset; read an iterable one to its end.
+    """Wrap a map-style dataset; read an iterable one to the end.
 
     >>> from_dataset(TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1])))
     Arrays(TensorDataset: 2 samples)
@@ -89,9 +89,9 @@ def from_dataset(dataset: Dataset[Any]) -> Data:
 
 
 def from_loader(loader: DataLoader[Any]) -> Data:
-    """The data behind a loader, in its own order; a loader that shuffles or picks is refused.
+    """The data of a loader, in the order of its dataset; a loader that shuffles or samples is refused.
 
-    Rows of a run are known by their place in the data, so the order must be the same each time.
+    Runs identify rows by their position in the data, so the order must be the same each time.
 
     >>> data = TensorDataset(torch.zeros(4, 3), torch.arange(4))
     >>> from_loader(DataLoader(data, batch_size=3)).labels
@@ -99,14 +99,14 @@ def from_loader(loader: DataLoader[Any]) -> Data:
     >>> from_loader(DataLoader(data, shuffle=True))
     Traceback (most recent call last):
     ...
-    deepfool.errors.InputError: a DataLoader with a RandomSampler gives its samples in an order of its own. Hint: ...
+    deepfool.errors.InputError: a DataLoader with a RandomSampler changes the order of the samples. Hint: ...
     """
     dataset = loader.dataset
     if not isinstance(dataset, IterableDataset):
         if (odd := _odd_sampler(loader)) is not None:
             raise InputError(
-                f"a DataLoader with a {odd} gives its samples in an order of its own.",
-                hint="give its dataset (or a torch.utils.data.Subset of it), or a loader with shuffle=False.",
+                f"a DataLoader with a {odd} changes the order of the samples.",
+                hint="pass its dataset (or a torch.utils.data.Subset of it), or a loader with shuffle=False.",
             )
         if loader.collate_fn is collate_by_default:
             return from_dataset(dataset)
@@ -136,19 +136,19 @@ def split_item(item: Any, where: str) -> tuple[Tensor, int]:
 
 
 def stack(samples: list[Tensor], indices: Sequence[int], name: str) -> Tensor:
-    """Samples of one shape as one tensor; the first that differs is named.
+    """Stack samples of one shape; the error names the first that differs.
 
     >>> stack([torch.zeros(2), torch.zeros(3)], [5, 6], "data")
     Traceback (most recent call last):
     ...
-    deepfool.errors.DataError: data[6] has shape (3,), others have (2,). Hint: bring the samples to one size.
+    deepfool.errors.DataError: data[6] has shape (3,), others have (2,). Hint: resize the samples to one size.
     """
     shape, dtype = samples[0].shape, samples[0].dtype
     for index, sample in zip(indices, samples, strict=True):
         if sample.shape != shape:
             raise DataError(
                 f"{name}[{index}] has shape {tuple(sample.shape)}, others have {tuple(shape)}.",
-                hint="bring the samples to one size.",
+                hint="resize the samples to one size.",
             )
         if sample.dtype != dtype:
             raise DataError(f"{name}[{index}] has type {sample.dtype}, others have {dtype}.")
@@ -165,7 +165,7 @@ def _gather(items: Iterable[tuple[Tensor, int]], dataset: Dataset[Any]) -> Array
 
 
 def _odd_sampler(loader: DataLoader[Any]) -> str | None:
-    """The name of what reorders the samples, or None."""
+    """The name of the sampler that changes the order, or None."""
     if type(loader.sampler) is not SequentialSampler:
         return type(loader.sampler).__name__
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
@@ -177,14 +177,14 @@ def _as_sample(value: Any, where: str) -> Tensor:
     if isinstance(value, Tensor):
         sample = value.detach().cpu()
     elif isinstance(value, np.ndarray):
-        # Pictures as NumPy holds them are (h, w) or (h, w, c); the rule for arrays brings the channels first.
+        # NumPy images are (h, w) or (h, w, c); this moves the channels first, as for arrays.
         sample = channels_first(value[None], where)[0]
     elif hasattr(value, "mode") and hasattr(value, "convert"):
         from deepfool.datasets.pictures import to_pixels, upright
 
         sample = to_pixels(upright(value, grey=value.mode in ("1", "L", "I;16")))
     else:
-        raise DataError(f"{where}: expected a tensor, an array or a picture as the sample, got {_describe(value)}.")
+        raise DataError(f"{where}: expected a tensor, an array or an image as the sample, got {_describe(value)}.")
     if sample.dtype != torch.uint8 and not sample.is_floating_point():
         raise DataError(f"{where}: expected uint8 or floats, got {sample.dtype}.")
     if sample.is_floating_point() and not bool(torch.isfinite(sample).all()):

@@ -1,6 +1,6 @@
-"""What the paper says, and whether it holds here: pure functions of results.
+"""The paper's claims, and whether they hold here: pure functions of the results.
 
-A verdict is `holds`, `holds in part` (for some of the networks), `does not hold`, or `not measured`; with the numbers.
+A verdict is `holds`, `holds in part` (for some of the networks), `does not hold`, or `not measured`, with the numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Results = Mapping[str, Mapping[str, Any]]
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
 
 ABOUT_FIVE = (2.5, 10.0)
-"""What counts as about 5 times: within a factor of 2."""
+"""What counts as "about 5 times": within a factor of 2."""
 MUCH = 10.0
-"""Times as fast, to be much faster; the paper's smallest is 32."""
+"""What counts as "much faster", as a factor; the smallest in the paper is 32."""
 FEW_ITERATIONS = 3
 ABOUT = 0.5
-"""A gain counts as about the paper's when it is at least this share of it."""
+"""A gain counts as "about" the paper's if it is at least this share of it."""
 
 RULES: Mapping[str, str] = {
     "fgsm": f"between {ABOUT_FIVE[0]:g} and {ABOUT_FIVE[1]:g} times, for each network",
@@ -34,18 +34,19 @@ RULES: Mapping[str, str] = {
     "linf": "smaller, for each network",
     "mnist": "at least half of it after the last epoch, for each network",
     "nin": "at least half of it after the last epoch",
-    "lowers": "lower after the last epoch than before, for one network",
+    "lowers": "lower after the last epoch than before, for at least one network",
     "magnified": "lower with each larger alpha after the last epoch, for each network",
-    "accuracy": "after FGSM above the error before, after DeepFool not above that nor clean, for each network",
+    "accuracy": "after FGSM above the error before; after DeepFool not above the larger of the error before and the "
+    "error after clean fine-tuning; for each network",
     "misjudges": "FGSM sees a larger gain than DeepFool after the last epoch, for each network",
 }
-"""What counts as holding. The thresholds were set before the default scale was first run; that both settings of L-BFGS
-count was decided afterwards, when the order was seen to depend on the setting."""
+"""What counts as holding. The thresholds were set before the first run at the default scale. Only the decision to count
+both settings of L-BFGS came later, when the order turned out to depend on the setting."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A statement of the paper, and what was found."""
+    """A claim of the paper, and what was found."""
 
     key: str
     statement: Statement
@@ -53,12 +54,12 @@ class Verdict:
     found: str
     """The numbers, network by network."""
     rule: str
-    """What counted as holding."""
+    """What counts as holding."""
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One network on one claim."""
+    """One claim for one network."""
 
     holds: bool
     text: str
@@ -75,14 +76,14 @@ def judge_all(results: Results) -> list[Verdict]:
 
 def _judge(key: str, cases: Sequence[_Case]) -> Verdict:
     if not cases:
-        return Verdict(key, STATEMENTS[key], UNKNOWN, "No result to judge it by.", RULES[key])
+        return Verdict(key, STATEMENTS[key], UNKNOWN, "No result to judge this by.", RULES[key])
     good = sum(case.holds for case in cases)
     verdict = HOLDS if good == len(cases) else PARTLY if good else FAILS
     return Verdict(key, STATEMENTS[key], verdict, "; ".join(case.text for case in cases) + ".", RULES[key])
 
 
 def _judge_can(cases: Sequence[_Case]) -> Sequence[_Case]:
-    """For claims that something can happen: one case suffices."""
+    """For claims that something can happen: one case is enough."""
     if any(case.holds for case in cases):
         return [_Case(True, case.text) for case in cases]
     return cases
@@ -95,7 +96,7 @@ def rows_of(results: Results, experiment: str) -> list[Mapping[str, Any]]:
 
 
 def judge_fgsm(results: Results) -> list[_Case]:
-    """rho_adv of FGSM over DeepFool's; over all networks the mean must be about 5, and each must be above 1.
+    """FGSM's rho_adv divided by DeepFool's, which must be about 5 for each network.
 
     >>> row = {"network": "lenet-mnist", "name": "LeNet", "missing": None, "deepfool": {"rho": 0.2},
     ...        "fgsm": {"rho": 0.9}}
@@ -116,7 +117,7 @@ def judge_fgsm(results: Results) -> list[_Case]:
 
 
 def compare_lbfgs(row: Mapping[str, Any], kind: str) -> tuple[float, float, int] | None:
-    """rho_adv of L-BFGS and of DeepFool on the same samples, and how many they are."""
+    """rho_adv of L-BFGS and of DeepFool on the same samples, and the number of samples."""
     if row.get(kind) is None:
         return None
     pairs = [
@@ -130,7 +131,7 @@ def compare_lbfgs(row: Mapping[str, Any], kind: str) -> tuple[float, float, int]
 
 
 def judge_lbfgs(results: Results) -> list[_Case]:
-    """DeepFool's rho_adv against L-BFGS's on the same samples, both settings of it."""
+    """DeepFool's rho_adv against that of L-BFGS on the same samples, for both settings of L-BFGS."""
     cases = []
     for row in rows_of(results, "table1"):
         found = compare_lbfgs(row, "lbfgs")
@@ -143,7 +144,7 @@ def judge_lbfgs(results: Results) -> list[_Case]:
             f"(paper {paper.deepfool:.3g} and {paper.lbfgs:.3g})"
         )
         cases.append(_Case(ours <= theirs, text))
-        # The paper does not say how its L-BFGS was set: what holds against one setting only holds in part.
+        # The paper does not give its L-BFGS settings, so a claim that holds for one setting only holds in part.
         thorough = compare_lbfgs(row, "thorough")
         if thorough is not None:
             theirs, ours, n = thorough
@@ -152,7 +153,7 @@ def judge_lbfgs(results: Results) -> list[_Case]:
 
 
 def judge_speed(results: Results) -> list[_Case]:
-    """The time of L-BFGS over that of DeepFool."""
+    """The time of L-BFGS divided by that of DeepFool."""
     cases = []
     for row in rows_of(results, "table1"):
         times, paper = row["times"], CLASSIFIERS[row["network"]].ms
@@ -178,7 +179,7 @@ def judge_iterations(results: Results) -> list[_Case]:
 
 
 def judge_linf(results: Results) -> list[_Case]:
-    """Table 2: FGSM's rho over DeepFool's."""
+    """Table 2: FGSM's rho_adv divided by DeepFool's."""
     cases = []
     for row in rows_of(results, "table2"):
         paper = CLASSIFIERS[row["network"]]
@@ -192,7 +193,7 @@ def judge_linf(results: Results) -> list[_Case]:
 
 
 def gain(curve: Sequence[Mapping[str, Any]], judge: str = "deepfool", epoch: int = -1) -> tuple[float, float, float]:
-    """How much rho_adv has grown from epoch 0 to this one, relatively: the mean over the seeds, lowest, highest.
+    """The relative growth of rho_adv from epoch 0 to this one: mean over the seeds, lowest, highest.
 
     >>> epochs = [{"epoch": 0, "rho": {"deepfool": 0.2}}, {"epoch": 1, "rho": {"deepfool": 0.3}}]
     >>> [round(each, 6) for each in gain([{"seed": 0, "epochs": epochs}])]
@@ -201,7 +202,7 @@ def gain(curve: Sequence[Mapping[str, Any]], judge: str = "deepfool", epoch: int
     gains = []
     for one in curve:
         before, after = one["epochs"][0]["rho"][judge], one["epochs"][epoch]["rho"][judge]
-        # None: this judge finds no perturbation any more that fools as many as it should.
+        # None: this judge no longer fools the required share at any size.
         gains.append(math.inf if after is None or before is None else after / before - 1)
     return mean(gains), min(gains), max(gains)
 
@@ -215,7 +216,7 @@ def change(share: float) -> str:
     return f"{round(100 * share):+d}" if math.isfinite(share) else "unbounded"
 
 
-def _tell_gain(found: tuple[float, float, float]) -> str:
+def _format_gain(found: tuple[float, float, float]) -> str:
     middle, low, high = map(change, found)
     return f"{middle} % ({low} to {high} over the seeds)"
 
@@ -226,13 +227,13 @@ def _judge_rise(results: Results, networks: Sequence[str], published: float) -> 
         if row["network"] in networks:
             found = gain(row["curves"]["deepfool"])
             clean = gain(row["curves"]["clean"])
-            text = f"{row['name']}: {_tell_gain(found)}, clean fine-tuning {_tell_gain(clean)}"
+            text = f"{row['name']}: {_format_gain(found)}, clean fine-tuning {_format_gain(clean)}"
             cases.append(_Case(found[0] >= ABOUT * published, text))
     return cases
 
 
 def judge_mnist(results: Results) -> list[_Case]:
-    """At least half of the published gain of 50 % counts as about it."""
+    """At least half of the published gain of 50 %."""
     return _judge_rise(results, ("lenet-mnist", "fc500-mnist"), 0.5)
 
 
@@ -242,11 +243,11 @@ def judge_nin(results: Results) -> list[_Case]:
 
 
 def judge_lowering(results: Results) -> list[_Case]:
-    """Whether FGSM's examples lower rho_adv at some network, in the mean over the seeds."""
+    """Whether FGSM's examples lower rho_adv for some network, on average over the seeds."""
     cases = []
     for row in rows_of(results, "figure6"):
         found = gain(row["curves"]["fgsm"])
-        cases.append(_Case(found[0] < 0, f"{row['name']}: {_tell_gain(found)}"))
+        cases.append(_Case(found[0] < 0, f"{row['name']}: {_format_gain(found)}"))
     return list(_judge_can(cases))
 
 
@@ -257,26 +258,26 @@ def judge_magnified(results: Results) -> list[_Case]:
         alphas = sorted(row["curves"], key=float)
         gains = [gain(row["curves"][alpha]) for alpha in alphas]
         falls = all(after[0] < before[0] for before, after in pairwise(gains))
-        told = ", ".join(f"alpha {alpha}: {_tell_gain(g)}" for alpha, g in zip(alphas, gains, strict=True))
-        cases.append(_Case(falls, f"{row['name']}: {told}"))
+        listed = ", ".join(f"alpha {alpha}: {_format_gain(g)}" for alpha, g in zip(alphas, gains, strict=True))
+        cases.append(_Case(falls, f"{row['name']}: {listed}"))
     return cases
 
 
 def last_error(curve: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """The test error after the last epoch: the mean over the seeds, lowest, highest."""
+    """The test error after the last epoch: mean over the seeds, lowest, highest."""
     errors = [one["epochs"][-1]["error"] for one in curve]
     return mean(errors), min(errors), max(errors)
 
 
 def judge_accuracy(results: Results) -> list[_Case]:
-    """Table 3: FGSM's error above the one before, DeepFool's not above clean fine-tuning's or the one before."""
+    """Table 3: FGSM's error must be above the one before, DeepFool's at most the larger of that and clean's."""
     cases = []
     for row in rows_of(results, "figure6"):
         before = row["curves"]["clean"][0]["epochs"][0]["error"]
         errors = {name: last_error(curve)[0] for name, curve in row["curves"].items()}
         good = errors["fgsm"] > before and errors["deepfool"] <= max(before, errors["clean"])
-        told = ", ".join(f"{name} {100 * error:.1f} %" for name, error in errors.items())
-        cases.append(_Case(good, f"{row['name']}: before {100 * before:.1f} %, after {told}"))
+        listed = ", ".join(f"{name} {100 * error:.1f} %" for name, error in errors.items())
+        cases.append(_Case(good, f"{row['name']}: before {100 * before:.1f} %, after {listed}"))
     return cases
 
 
@@ -285,7 +286,7 @@ def judge_misjudging(results: Results) -> list[_Case]:
     cases = []
     for row in rows_of(results, "figure9"):
         ours, theirs = (gain(row["curves"]["fgsm"], judge) for judge in ("deepfool", "fgsm"))
-        text = f"{row['name']}: judged by DeepFool {_tell_gain(ours)}, by FGSM {_tell_gain(theirs)}"
+        text = f"{row['name']}: judged by DeepFool {_format_gain(ours)}, by FGSM {_format_gain(theirs)}"
         cases.append(_Case(theirs[0] > ours[0], text))
     return cases
 

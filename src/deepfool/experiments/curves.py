@@ -1,6 +1,6 @@
 """Fine-tuning on perturbed images: Figure 6 and Table 3, Figure 7 and Figure 9.
 
-Each curve is fine-tuned once per seed, always on the same perturbed images; the seeds draw the order of the batches.
+Each curve is fine-tuned once per seed, always on the same perturbed images; the seed decides the order of the batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from deepfool.training.recipes import RECIPES
 
 STRATEGIES = ("deepfool", "fgsm", "clean")
 JUDGED_BY_FGSM = ("nin-cifar10", "lenet-cifar10")
-"""Figure 9 is about NIN; LeNet is beside it because more of it can be measured in the same time."""
+"""Figure 9 is about NIN; LeNet is added because more of it can be measured in the same time."""
 
 
 def make_figure_6(session: Session) -> dict[str, Any]:
-    """rho_adv and test error after each extra epoch, for three strategies; Table 3 is its last epochs."""
+    """rho_adv and test error after each extra epoch, for three strategies; Table 3 shows the last epochs."""
 
     def draw_curves(subject: Subject) -> dict[str, Any]:
         return {name: tune(session, subject, name) for name in STRATEGIES}
@@ -99,7 +99,9 @@ def _tune_once(
             lr_scale=lr_scale, magnify=magnify, recipe=RECIPES[subject.name], judges=judges, judged=sizes.judged,
             batch_size=sizes.batch,
             seed=seed, cache=session.out / "perturbed" / subject.name, engine=session.engine, workers=session.workers,
-            on_progress=lambda now: session.tell(f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total),
+            on_progress=lambda now: session.report(
+                f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total
+            ),
         )  # fmt: skip
         return {
             "seed": seed,
@@ -107,7 +109,7 @@ def _tune_once(
                 {
                     "epoch": each.epoch,
                     "error": each.test_error,
-                    # FGSM may reach 90 % at no eps any more; JSON has no infinity.
+                    # After fine-tuning FGSM may not reach 90 % at any eps; JSON has no infinity.
                     "rho": {judge: rho if math.isfinite(rho) else None for judge, rho in each.rho.items()},
                 }
                 for each in tuned.epochs

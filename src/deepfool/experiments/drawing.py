@@ -1,4 +1,4 @@
-"""The figures, drawn from results alone."""
+"""The figures, drawn only from results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRATEGY_NAMES = {"deepfool": "DeepFool", "fgsm": "FGSM", "clean": "clean"}
 
 
 def draw_all(results: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, list[str]]:
-    """Draw what the results allow; the names of the files for each figure of the paper."""
+    """Draw what the results allow, and return the names of the files for each figure of the paper."""
     files: dict[str, list[str]] = {}
     for figure, (experiment, draw) in _DRAWERS.items():
         result = results.get(experiment)
@@ -41,9 +41,9 @@ def _import(name: str) -> Any:
 
 
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Any], None], dpi: int = 150) -> str:
-    """Draw into a file; the same result gives the same file, to the byte."""
+    """Draw into a file; the same result gives the same bytes."""
     matplotlib = _import("matplotlib")
-    figure_class = _import("matplotlib.figure").Figure  # not pyplot: it would hold on to a display and to every figure
+    figure_class = _import("matplotlib.figure").Figure  # not pyplot, which would keep a display and every figure
     with matplotlib.rc_context(_STYLE):
         figure = figure_class(figsize=size, layout="constrained", facecolor="white")
         draw(figure)
@@ -81,7 +81,7 @@ def draw_figure_7(result: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def draw_figure_9(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """The same networks judged twice, each judge relative to what it said before the fine-tuning."""
+    """The same networks judged twice, each judge relative to its own value before fine-tuning."""
 
     def draw(row: Mapping[str, Any]) -> Callable[[Any], None]:
         lines = []
@@ -109,7 +109,7 @@ def _draw_rows(
 
 
 def _plot(figure: Any, title: str, lines: Sequence[tuple[str, np.ndarray[Any, Any]]], label: str) -> None:
-    """Lines with their spread over the seeds: the mean, a band from the lowest to the highest."""
+    """Lines for the means over the seeds, with bands from the lowest to the highest."""
     axes = figure.subplots()
     for i, (name, values) in enumerate(lines):
         epochs = np.arange(values.shape[1])
@@ -156,7 +156,7 @@ def draw_figure_2(result: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def draw_figure_3(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """The graph of f, its tangent plane at x_0, and where that is zero."""
+    """The graph of f, its tangent plane at x_0, and where that plane is zero."""
     points = [np.array(point) for point in result["figure3"]["points"]]
     _import("mpl_toolkits.mplot3d")
 
@@ -190,7 +190,7 @@ def draw_figure_3(result: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def draw_figure_4(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """The polyhedron of an affine classifier and the projection on its nearest face."""
+    """The polyhedron of an affine classifier and the projection onto its nearest face."""
     found = result["figure4"]
     weight, bias = geometry.PLANES
     affine = nn.Linear(2, 4).double()
@@ -209,7 +209,7 @@ def draw_figure_4(result: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """The curved boundaries, what DeepFool takes them for at x_0, and the way it goes."""
+    """The curved boundaries, their linearisations at x_0, and DeepFool's iterates."""
     points = [np.array(point) for point in result["figure5"]["points"]]
 
     def draw(figure: Any) -> None:
@@ -247,7 +247,7 @@ def _scores(model: nn.Module, grid_x: Any, grid_y: Any) -> np.ndarray[Any, Any]:
 
 
 def _polyhedron(axes: Any, model: nn.Module, x0: Sequence[float], *, affine_only: bool) -> None:
-    """The boundaries with each other class, their linearisations at x_0, and the region inside those."""
+    """The boundaries with each other class, their linearisations at x_0, and the region inside them."""
     grid_x, grid_y = _grid(axes)
     scores = _scores(model, grid_x, grid_y)
     value, slope = geometry.linearize(model, list(x0))
@@ -293,14 +293,14 @@ def _point(axes: Any, at: Any, name: str, offset: tuple[float, float]) -> None:
 
 
 def draw_figure_1(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """A row for each image: itself, then perturbed and perturbation, by DeepFool and by FGSM."""
+    """A row for each image: the image, then the perturbed image and the perturbation by DeepFool and by FGSM."""
     examples = result["examples"]
 
     def draw(figure: Any) -> None:
         boxes = figure.subplots(len(examples), 5, squeeze=False)
         for i, (row, each) in enumerate(zip(boxes, examples, strict=True)):
             x = unpack(each["x"])
-            # Both on the same scale, or the smaller one would look as large.
+            # Both on the same scale; otherwise the smaller one would look as large as the other.
             most = max(np.abs(unpack(each[method]["r"])).max() for method in ("deepfool", "fgsm"))
             _show(row[0], to_pixels(x), each["label"])
             for column, method in ((1, "deepfool"), (3, "fgsm")):
@@ -345,4 +345,4 @@ _DRAWERS: Mapping[str, tuple[str, Callable[[Mapping[str, Any], Path], list[str]]
     "figure8": ("figure8", draw_figure_8),
     "figure9": ("figure9", draw_figure_9),
 }
-"""figure of the paper -> the experiment whose result it is drawn from, and how."""
+"""Figure of the paper -> the experiment that it is drawn from, and the function that draws it."""

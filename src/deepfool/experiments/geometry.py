@@ -1,6 +1,6 @@
-"""Figures 2 to 5: DeepFool in two dimensions, by the algorithm itself on small classifiers.
+"""Figures 2 to 5: DeepFool in two dimensions, computed by the algorithm itself on small classifiers.
 
-The points are what `affine` and `deepfool` return; iterates are the answers to max_iter = 1, 2, 3, ...
+The points are what `affine` and `deepfool` return; the iterates are the results of max_iter = 1, 2, 3, ...
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from deepfool.attacks.deepfool import deepfool
 from deepfool.experiments.session import Session
 
 MOST = 6
-"""Iterates to look for; these classifiers need fewer."""
+"""The most iterates to compute; these classifiers need fewer."""
 NEAR = 0.01
-"""A step shorter than this cannot be seen; without overshoot the last ones approach the boundary and never cross it."""
+"""A shorter step is invisible; without overshoot the last iterates approach the boundary and never cross it."""
 
 LINE = torch.tensor([1.0, 0.6]), torch.tensor(-0.7)
 """Figure 2: w and b of f(x) = w . x + b."""
 FROM_LINE = (-0.6, 0.2)
 
 PLANES = torch.tensor([[1.2, 0.5], [-0.9, 1.0], [0.1, -1.3], [0.0, 0.0]]), torch.tensor([-0.9, -1.0, -0.9, 0.35])
-"""Figure 4: four classes; the last one is the class of x_0, as in the paper."""
+"""Figure 4: four classes; the last is the class of x_0, as in the paper."""
 FROM_PLANES = (0.15, -0.1)
 
 
@@ -63,7 +63,7 @@ FROM_CURVED = (-0.6, -0.2)
 
 def make(session: Session) -> dict[str, Any]:
     """The points of the four figures."""
-    session.tell("geometry")
+    session.report("geometry")
     line = affine(*LINE, torch.tensor([FROM_LINE]))
     planes = affine(*PLANES, torch.tensor([FROM_PLANES]))
     return {
@@ -95,7 +95,7 @@ def follow(model: nn.Module, start: tuple[float, float]) -> list[list[float]]:
 
 
 def linearize(model: nn.Module, point: list[float]) -> tuple[Tensor, Tensor]:
-    """The scores at a point and their gradients (c, 2): the picture that DeepFool has of the classifier there."""
+    """The scores at a point and their gradients (c, 2): DeepFool's linear model of the classifier there."""
     x = torch.tensor([point], dtype=torch.float64)
     gradients = torch.func.jacrev(lambda each: model(each[None])[0])(x[0])
     return model(x)[0].detach(), gradients.detach()

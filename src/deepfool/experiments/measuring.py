@@ -1,4 +1,4 @@
-"""The measurements that the tables are made of: rho_adv by an attack, FGSM's smallest eps, test error, time."""
+"""The measurements behind the tables: rho_adv by an attack, FGSM's smallest eps, test error, time."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def measure(
     session: Session, subject: Subject, attack: str, count: int | None, *, p: float = 2, boxed: bool = False,
     pixels: bool = False, knobs: Mapping[str, Any] | None = None, also: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """rho_adv of the first `count` test samples by an attack, through a run folder.
+    """rho_adv of the first `count` test samples by an attack, stored in a run folder.
 
-    `boxed` keeps x + r inside the pixels' range; `pixels` measures in [0, 1] instead of in the network's own space;
-    `also` goes into the name of the run folder.
+    `boxed` keeps x + r inside the range of the pixels; `pixels` measures in [0, 1] instead of the network's own space;
+    `also` is added to the name of the run folder.
     """
     model, data = (subject.whole, subject.pixels) if pixels else (subject.network, subject.test)
     size = len(data) if count is None else min(count, len(data))
@@ -50,7 +50,7 @@ def measure(
     def compute() -> dict[str, Any]:
         run = evaluate(
             model, data, attack, out=folder, p=p, bounds=bounds, limit=size, engine=session.engine,
-            workers=session.workers, on_progress=_tell(session, name), **(knobs or {}),
+            workers=session.workers, on_progress=_reporting(session, name), **(knobs or {}),
         )  # fmt: skip
         records = run.records()
         found = rho_adv(records, norm)
@@ -64,13 +64,13 @@ def measure(
 
 
 def _leading_ratios(index: Any, ratios: Any, most: int = 100) -> list[float | None]:
-    """||r|| / ||x|| of the first samples, in their order: methods with fewer samples are compared on these."""
+    """||r|| / ||x|| of the first samples, in order: slower methods, with fewer samples, are compared on these."""
     ordered = sorted(zip(index.tolist(), ratios.tolist(), strict=True))
     return [ratio if math.isfinite(ratio) else None for _, ratio in ordered[:most]]
 
 
 def measure_deepfool(session: Session, subject: Subject, count: int | None, **options: Any) -> dict[str, Any]:
-    """DeepFool as the paper sets it; nothing bounds the image."""
+    """DeepFool with the paper's settings, without bounds on the image."""
     return measure(session, subject, "deepfool", count, knobs=set_deepfool(subject), **options)
 
 
@@ -81,7 +81,7 @@ def set_deepfool(subject: Subject) -> dict[str, Any]:
 
 
 def measure_fgsm(session: Session, subject: Subject, count: int | None) -> dict[str, Any]:
-    """FGSM at the smallest eps that leaves 90 % misclassified, with both norms of what it then does."""
+    """FGSM at the smallest eps that leaves 90 % misclassified, with rho_adv in both norms."""
     size = len(subject.test) if count is None else min(count, len(subject.test))
     settings = {**subject.identity, "count": size, "share": SHARE}
 
@@ -103,7 +103,7 @@ def iterate(data: Data, size: int, session: Session, part: str) -> Any:
     for start in range(0, size, BATCH):
         chosen = range(start, min(start + BATCH, size))
         yield data.batch(chosen), data.labels[list(chosen)]
-        session.tell(part, chosen[-1] + 1, size)
+        session.report(part, chosen[-1] + 1, size)
 
 
 def measure_error(session: Session, subject: Subject, count: int | None) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def measure_error(session: Session, subject: Subject, count: int | None) -> dict
 def measure_times(
     session: Session, subject: Subject, count: int, lbfgs_count: int, eps: float, lbfgs_knobs: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Milliseconds per sample on this machine, the samples one after another, each alone: the median of them."""
+    """Milliseconds per sample on this machine: the median over samples that are attacked one at a time."""
     few = min(count, len(subject.test))
 
     def compute() -> dict[str, Any]:
@@ -136,11 +136,11 @@ def measure_times(
             "lbfgs": (lambda f, one: lbfgs(f, one, bounds=box, **knobs), min(few, lbfgs_count, 5)),
         }
         times: dict[str, Any] = {"threads": torch.get_num_threads()}
-        deepfool(subject.network, x[:1], **set_deepfool(subject))  # the first call of all sets things up
+        deepfool(subject.network, x[:1], **set_deepfool(subject))  # the first call includes one-time setup
         for name, (attack, samples) in attacks.items():
             taken = []
             for i in range(samples):
-                session.tell(f"{subject.name}-time-{name}", i, samples)
+                session.report(f"{subject.name}-time-{name}", i, samples)
                 begin = time.perf_counter()
                 attack(subject.network, x[i : i + 1])
                 taken.append(1000 * (time.perf_counter() - begin))
@@ -151,5 +151,5 @@ def measure_times(
     return session.remember(f"{subject.name}-times", settings, compute)
 
 
-def _tell(session: Session, part: str) -> Callable[[Progress], None]:
-    return lambda progress: session.tell(part, progress.done, progress.total)
+def _reporting(session: Session, part: str) -> Callable[[Progress], None]:
+    return lambda progress: session.report(part, progress.done, progress.total)

@@ -1,4 +1,4 @@
-"""The networks of the paper with their data, ready to be measured; or the reason why one is not."""
+"""The networks of the paper with their data, ready to be measured, or the reason why one is not."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from deepfool.models.fingerprints import fingerprint
 
 @dataclass(frozen=True)
 class Subject:
-    """A network cut behind its preprocessing, and its test data put through that."""
+    """A network without its preprocessing, and its test data after that preprocessing."""
 
     name: str
     whole: nn.Module
-    """As it is in the zoo: takes pixels in [0, 1]."""
+    """The network in the zoo: takes pixels in [0, 1]."""
     network: nn.Module
     layer: nn.Module | None
     pixels: Data
     """The test data as pixels in [0, 1]."""
     test: Data
-    """The same, as `network` takes it."""
+    """The same, as input for `network`."""
     sha256: str
 
     @property
@@ -39,12 +39,12 @@ class Subject:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a measurement of it depends on."""
+        """What a measurement of this network depends on."""
         return {"network": self.name, "sha256": self.sha256, "data": self.test.fingerprint()}
 
 
 def name_network(name: str) -> str:
-    """As the paper prints it.
+    """The name as the paper prints it.
 
     >>> name_network("fc500-mnist"), name_network("efficientnet-lite0")
     ('FC500-150-10 (MNIST)', 'EfficientNet-Lite0 (not in the paper)')
@@ -55,7 +55,7 @@ def name_network(name: str) -> str:
 
 
 def find_subject(session: Session, name: str) -> Subject | str:
-    """The network, or why it cannot be measured here, in words."""
+    """The network, or a sentence that says why it cannot be measured here."""
     if name not in session.networks:
         try:
             session.networks[name] = _load(session, name)
@@ -68,17 +68,17 @@ def find_subject(session: Session, name: str) -> Subject | str:
 
 
 class _NoImagesError(Exception):
-    """An ImageNet network without images to show it."""
+    """There are no images for an ImageNet network."""
 
 
 def _load(session: Session, name: str) -> Subject:
     entry = zoo.ZOO[name]
-    whole = zoo.load(name)  # first: without weights no data is fetched
+    whole = zoo.load(name)  # first, so that no data is fetched if the weights are missing
     if entry.data == "imagenet":
         if session.images is None:
-            raise _NoImagesError("needs labelled ImageNet images; name their folder with --images DIR")
+            raise _NoImagesError("needs labelled ImageNet images; give their folder with --images DIR")
         pixels = datasets.load(f"folder:{session.images}", size=entry.input_shape[-1])
-        pixels.name = "image folder"  # where it lies is nobody's business
+        pixels.name = "image folder"  # the path is private
     else:
         pixels = datasets.load(session.scale.data.get(entry.data, entry.data))
     layer, network = split_network(whole)
@@ -87,7 +87,7 @@ def _load(session: Session, name: str) -> Subject:
 
 
 def _without_paths(error: Exception, name: str) -> str:
-    """Why it is missing; the message of the error names places on this machine, which do not belong on a page."""
+    """Why it is missing, without the paths of this machine, which do not belong on a page."""
     if isinstance(error, MissingExtraError):
         return str(error)
     if zoo.ZOO[name].published is not None:
@@ -98,9 +98,9 @@ def _without_paths(error: Exception, name: str) -> str:
 
 
 def training_pair(session: Session, subject: Subject, count: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training images as `subject.network` takes them, with their labels.
+    """Training images as input for `subject.network`, with their labels.
 
-    At the smoke scale there is no training data: the last ones of the sample stand in, the first ones being for tests.
+    At the smoke scale there is no training data: the last images of the sample are used, and the first ones for tests.
     """
     data = zoo.ZOO[subject.name].data
     if data in session.scale.data:

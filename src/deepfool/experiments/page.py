@@ -1,4 +1,4 @@
-"""The pages, from files alone: `reproduction.html`, self-contained; `reproduction.md`, its pictures beside it."""
+"""The pages, made only from files: `reproduction.html` (self-contained) and `reproduction.md` (with image files)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Section:
     title: str
     place: str
     about: str
-    """What is shown, and what the paper shows there."""
+    """What is shown here, and what the paper shows."""
     tables: list[Table] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     missing: str = ""
@@ -82,7 +82,7 @@ def _make_section(key: str, results: Mapping[str, Mapping[str, Any]], pictures: 
 _ABOUT: Mapping[str, tuple[str, str, str]] = {
     "table1": (
         "Table 1: adversarial robustness of the classifiers",
-        "ρ is the mean of ‖r‖ / ‖x‖ in the ℓ2 norm, r the smallest perturbation that the method finds.",
+        "ρ is the mean of ‖r‖ / ‖x‖ in the ℓ2 norm, where r is the smallest perturbation that the method finds.",
         "table1",
     ),
     "table2": (
@@ -92,14 +92,15 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     ),
     "figure1": (
         "Figure 1: DeepFool's perturbation and FGSM's",
-        "An image, and for each method the image with a perturbation that is just enough to change the label, and the "
-        "perturbation (grey: no change; one scale in each row). The paper shows an ILSVRC image, which may not be "
-        "passed on; these are of CIFAR-10. FGSM takes the smallest ε that changes this image.",
+        "An image; then for each method the image with a perturbation that is just large enough to change the label, "
+        "and the perturbation itself (grey: no change; one scale per row). The paper shows an ILSVRC image, which "
+        "cannot be redistributed; these are from CIFAR-10. FGSM uses the smallest ε that changes the label of this "
+        "image.",
         "figure1",
     ),
     "figure2": (
         "Figure 2: a linear binary classifier",
-        "The smallest perturbation is the projection on the line: equation 3, by `deepfool.affine`.",
+        "The smallest perturbation is the projection onto the line: equation 3, by `deepfool.affine`.",
         "geometry",
     ),
     "figure3": (
@@ -110,33 +111,34 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     ),
     "figure4": (
         "Figure 4: an affine classifier of four classes",
-        "x0 belongs to class 4; the polyhedron P is where class 4 wins, and the answer is the projection on its "
+        "x0 belongs to class 4. The polyhedron P is where class 4 wins, and the solution is the projection onto its "
         "nearest face: equations 8 and 9, by `deepfool.affine`.",
         "geometry",
     ),
     "figure5": (
         "Figure 5: a curved classifier of four classes",
-        "The boundaries, what they look like linearised at x0 (dashed), the polyhedron of those, and the iterates of "
+        "The boundaries, their linearisations at x0 (dashed), the polyhedron of these, and the iterates of "
         "Algorithm 2.",
         "geometry",
     ),
     "figure6": (
         "Figure 6: robustness after extra epochs",
         "ρ, estimated by DeepFool, after fine-tuning on images perturbed by DeepFool, by FGSM, or not at all. The "
-        "learning rate is half of that at the end of the training. Lines are means over the seeds, bands go from the "
-        "lowest to the highest. The paper prints no numbers; its text says +50 % for the MNIST networks and about "
-        "+40 % for NIN.",
+        "learning rate is half of that at the end of training. Lines are means over the seeds, bands go from the "
+        "lowest to the highest. The paper gives no numbers in this figure; its text says +50 % for the MNIST networks "
+        "and about +40 % for NIN.",
         "figure6",
     ),
     "figure7": (
         "Figure 7: magnified perturbations",
-        "The same on x + α r, r by DeepFool. The paper does not say which network it shows, nor any number.",
+        "The same on x + α r, with r from DeepFool. The paper does not say which network it shows, and gives no "
+        "numbers.",
         "figure7",
     ),
     "figure8": (
         "Figure 8: a 1 that becomes a 7",
-        "An image of MNIST, DeepFool's perturbation r (vermilion: lighter, blue: darker), x + α r, and what LeNet says "
-        "of it.",
+        "An image of MNIST, DeepFool's perturbation r (vermilion: lighter, blue: darker), x + α r, and the label "
+        "that LeNet gives it.",
         "figure8",
     ),
     "table3": (
@@ -146,12 +148,12 @@ _ABOUT: Mapping[str, tuple[str, str, str]] = {
     ),
     "figure9": (
         "Figure 9: how DeepFool and FGSM judge the same network",
-        "Fine-tuned on FGSM's examples with the learning rate cut by 90 %. Each judge's ρ is relative to what it said "
-        "before. The paper shows NIN, without numbers; LeNet is here beside it.",
+        "Fine-tuned on FGSM's examples with the learning rate cut by 90 %. Each judge's ρ is relative to its own "
+        "value before. The paper shows NIN, without numbers; LeNet is added here.",
         "figure9",
     ),
 }
-"""figure or table -> title, what it shows, the experiment whose result it is."""
+"""Figure or table -> title, what it shows, the experiment that it comes from."""
 
 _TABLES: Mapping[str, list[Any]] = {
     "table1": [tabulation.tabulate_robustness, tabulation.tabulate_methods, tabulation.tabulate_times],
@@ -165,7 +167,7 @@ _TABLES: Mapping[str, list[Any]] = {
 
 
 def _list_facts(results: Mapping[str, Mapping[str, Any]], scale: str) -> list[tuple[str, str]]:
-    """Provenance: versions, hashes, seconds; nothing that says whose machine it was."""
+    """Provenance: versions, hashes and times; nothing that identifies the machine."""
     facts = [("scale", f"{scale}: {find_scale(scale).about}")]
     machines = {json.dumps(result["provenance"], sort_keys=True) for result in results.values()}
     for text in sorted(machines):
@@ -182,12 +184,12 @@ def _list_facts(results: Mapping[str, Mapping[str, Any]], scale: str) -> list[tu
 
 
 def _slug(verdict: str) -> str:
-    """A class for the style sheet."""
+    """The CSS class of a verdict."""
     return verdict.replace(" ", "-")
 
 
 def _read_css() -> Markup:
-    """The style of the report, and what is only here."""
+    """The style sheet of the report, followed by that of this page."""
     report = Path(deepfool.reporting.__file__).parent / "templates" / "report.css"
     own = HERE / "templates" / "reproduction.css"
     return Markup(report.read_text("utf-8") + own.read_text("utf-8"))
@@ -204,8 +206,8 @@ def _environment(out: Path) -> jinja2.Environment:
         return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
     environment.filters["embed"] = embed
-    # What the texts write as code, in the signs of Markdown.
+    # Text in backticks becomes code.
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
-    # A cell of a Markdown table must not hold the sign that ends it.
+    # A cell of a Markdown table must not contain a bare |.
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
     return environment

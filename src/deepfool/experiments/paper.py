@@ -1,8 +1,8 @@
-"""What the paper printed, and where: Moosavi-Dezfooli, Fawzi, Frossard, "DeepFool: a simple and accurate method to
+"""The numbers and claims in the paper: Moosavi-Dezfooli, Fawzi, Frossard, "DeepFool: a simple and accurate method to
 fool deep neural networks", CVPR 2016.
 
-Only numbers that stand in its tables and sentences are here. Figures 6, 7 and 9 are plots without numbers; what the
-text says of them is what can be compared.
+Only numbers from its tables and sentences are here. Figures 6, 7 and 9 are plots without numbers, so only what the
+text says about them can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CITATION = "Moosavi-Dezfooli, Fawzi, Frossard: DeepFool, CVPR 2016"
 
 @dataclass(frozen=True)
 class Classifier:
-    """One row of Table 1, with what the other tables say of the same network."""
+    """One row of Table 1, with the values of the other tables for the same network."""
 
     name: str
     """As the paper prints it."""
@@ -25,9 +25,9 @@ class Classifier:
     fgsm: float
     lbfgs: float | None
     ms: tuple[float, float, float | None]
-    """Milliseconds per sample: DeepFool, fast gradient sign, L-BFGS (a lower bound there)."""
+    """Milliseconds per sample: DeepFool, fast gradient sign, L-BFGS (the paper gives a lower bound)."""
     gpu: bool = False
-    """Times with an asterisk were taken on a GTX 750 Ti, the others on a laptop of 2015."""
+    """True if the times were measured on a GTX 750 Ti (an asterisk in the paper); the others on a 2015 laptop."""
     linf_deepfool: float | None = None
     linf_fgsm: float | None = None
     """Table 2."""
@@ -63,13 +63,13 @@ SMALL = tuple(name for name, row in CLASSIFIERS.items() if row.linf_deepfool is 
 """The four networks of Tables 2 and 3 and of Figure 6."""
 
 BESIDE = ("efficientnet-lite0",)
-"""Networks that are not in the paper, measured beside its ImageNet networks."""
+"""Networks that are not in the paper, measured in addition to its ImageNet networks."""
 
 OVERSHOOT = 0.02
 """eta, Section 2."""
 IMAGENET_CANDIDATES = 10
-"""Of ImageNet's classes DeepFool considers the ten best scored, as the authors' published code does unless told
-otherwise; of ten classes all."""
+"""On ImageNet DeepFool considers the ten classes with the highest scores, the default of the authors' published code;
+with ten classes it considers all."""
 SHARE = 0.9
 """FGSM's eps is the smallest that leaves this share misclassified; Section 4.1."""
 EXTRA_EPOCHS = 5
@@ -97,7 +97,7 @@ PLACES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the paper that a measurement can agree or disagree with."""
+    """A claim of the paper that can be checked by measurement."""
 
     text: str
     place: str

@@ -24,9 +24,9 @@ ONE, SEVEN = 1, 7
 
 
 def make_figure_1(session: Session) -> dict[str, Any]:
-    """Images of CIFAR-10 with DeepFool's perturbation and FGSM's: each is just enough to change the label.
+    """CIFAR-10 images with the perturbations of DeepFool and FGSM, each just large enough to change the label.
 
-    The paper shows an image of ILSVRC 2012, which may not be passed on.
+    The paper shows an image of ILSVRC 2012, which cannot be redistributed.
     """
     name = next((n for n in ("nin-cifar10", "lenet-cifar10") if not isinstance(find_subject(session, n), str)), None)
     if name is None:
@@ -34,7 +34,7 @@ def make_figure_1(session: Session) -> dict[str, Any]:
     subject = find_subject(session, name)
     if isinstance(subject, str):
         return {"missing": subject}
-    session.tell(f"pictures of {name}")
+    session.report(f"pictures of {name}")
     data = load("cifar10-sample")
     x = data.batch(range(60))
     y = data.labels[:60]
@@ -42,7 +42,7 @@ def make_figure_1(session: Session) -> dict[str, Any]:
         right = (subject.whole(x).argmax(1) == y).nonzero()[:, 0].tolist()
     shown: dict[int, dict[str, Any]] = {}
     for i in right:
-        if int(y[i]) not in shown and len(shown) < EXAMPLES:  # pictures of different things
+        if int(y[i]) not in shown and len(shown) < EXAMPLES:  # one image per class
             each = _compare(subject, x[i : i + 1], data.classes)
             if each["fgsm"] is not None:
                 shown[int(y[i])] = each | {"index": i}
@@ -50,7 +50,7 @@ def make_figure_1(session: Session) -> dict[str, Any]:
 
 
 def _compare(subject: Subject, x: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Pixels in [0, 1], where images are looked at; relative sizes of the perturbations there."""
+    """Both perturbations of an image, in pixels in [0, 1], with their relative sizes."""
     found = deepfool(subject.whole, x, overshoot=OVERSHOOT)
     least = smallest_eps(subject.whole, (x, found.label), share=1.0)
     other = fgsm(subject.whole, x, eps=least.eps) if least.reached else None
@@ -67,13 +67,13 @@ def _describe(x: Tensor, r: Tensor, label: str) -> dict[str, Any]:
 
 
 def _pack(image: Tensor) -> dict[str, Any]:
-    """An image for JSON; half precision suffices to look at it."""
+    """An image for JSON; half precision is enough for display."""
     raw = image.half().cpu().contiguous().numpy().astype("<f2").tobytes()
     return {"shape": list(image.shape), "float16": base64.b64encode(raw).decode()}
 
 
 def unpack(packed: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The image again.
+    """The inverse of `_pack`.
 
     >>> unpack(_pack(torch.tensor([[[0.5, 1.0]]]))).tolist()
     [[[0.5, 1.0]]]
@@ -84,18 +84,18 @@ def unpack(packed: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def make_figure_8(session: Session) -> dict[str, Any]:
-    """A "1" whose perturbation, made stronger and stronger, draws a "7"."""
+    """A "1" that its magnified perturbation turns into a "7"."""
     subject = find_subject(session, "lenet-mnist")
     if isinstance(subject, str):
         return {"missing": subject}
-    session.tell("pictures of lenet-mnist")
+    session.report("pictures of lenet-mnist")
     data = load("mnist-sample")
     ones = (data.labels == ONE).nonzero()[:, 0]
     x = data.batch(ones)
     found = deepfool(subject.whole, x, overshoot=OVERSHOOT)
     became = ((found.label == ONE) & (found.adv_label == SEVEN) & found.fooled).nonzero()[:, 0]
     if not len(became):
-        return {"missing": "no 1 of the sample that ships becomes a 7"}
+        return {"missing": "no 1 in the sample of the package becomes a 7"}
     i = int(became[0])
     steps = []
     for alpha in STRENGTHS:

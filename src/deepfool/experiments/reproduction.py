@@ -1,4 +1,4 @@
-"""reproduce(): the experiments one after another, and the pages that put them beside the paper."""
+"""reproduce(): run the experiments and write the pages that compare them with the paper."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EXPERIMENTS: Mapping[str, Callable[[Session], dict[str, Any]]] = {
     "figure7": curves.make_figure_7,
     "figure9": curves.make_figure_9,
 }
-"""In the order in which they run: what is quick comes first."""
+"""In the order in which they run: the quick ones first."""
 
 PART_OF = {
     "table3": "figure6", "figure2": "geometry", "figure3": "geometry", "figure4": "geometry", "figure5": "geometry",
 }  # fmt: skip
-"""What comes out of another experiment."""
+"""Tables and figures that are part of another experiment."""
 
 
 def reproduce(
@@ -45,15 +45,16 @@ def reproduce(
 ) -> Path:
     """Make the paper's tables and figures again, and write `reproduction.html` and `reproduction.md` into `out`.
 
-    The same call goes on where an earlier one stopped. Returns the page.
+    The same call resumes where an earlier one stopped. Returns the path of the page.
 
     Args:
-        out: the folder; it keeps one scale.
-        scale: `smoke` (seconds, means nothing), `default` (tens of minutes) or `full` (the paper's sizes).
-        only: the names of some experiments; the others keep what they have.
-        images: a labelled folder of ImageNet images, for the ImageNet networks.
+        out: the output folder, for one scale.
+        scale: `smoke` (a test of a few seconds, not a measurement), `default` (tens of minutes) or `full` (the paper's
+            sizes).
+        only: names of experiments to run; the results of the others are kept.
+        images: a folder of labelled ImageNet images, for the ImageNet networks.
         engine, workers: as in `evaluate`.
-        on_progress: called with a `Step` again and again.
+        on_progress: called with a `Step` as the work proceeds.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -67,7 +68,7 @@ def reproduce(
     )  # fmt: skip
     session.claim()
     try:
-        # Dozens of runs: Ray is started once for all of them.
+        # There are dozens of runs, so Ray is started once for all of them.
         with keeping_ray(workers) if engine == "ray" else nullcontext():
             for name in chosen:
                 session.experiment = name
@@ -75,7 +76,7 @@ def reproduce(
                 result = EXPERIMENTS[name](session)
                 session.keep(name, result, time.monotonic() - begin)
     finally:
-        page = write_pages(session.out)  # also when stopped: of what there is by then
+        page = write_pages(session.out)  # also after an interruption, with the results so far
     return page
 
 

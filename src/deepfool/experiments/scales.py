@@ -1,4 +1,4 @@
-"""How much is measured: three sizes of the same experiments."""
+"""How much is measured: the same experiments in three sizes."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from deepfool.errors import InputError
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many samples of a network's test data go into what; they are the first ones, so that methods share them.
+    """How many test samples of a network each measurement uses; always the first ones, so that methods share them.
 
-    None is all there are.
+    None means all.
     """
 
     tested: int | None
-    """For the test error: a forward pass each."""
+    """For the test error: one forward pass per sample."""
     deepfool: int | None
     pixels: int | None
-    """The same in [0, 1], for networks whose own space is another."""
+    """The same in [0, 1], for networks that normalise their input."""
     fgsm: int | None
     lbfgs: int
-    """0 leaves L-BFGS out, as the paper does for ImageNet."""
+    """0 skips L-BFGS, as the paper does for ImageNet."""
     thorough: int
-    """L-BFGS with three classes to aim at and a fine search for the penalty."""
+    """L-BFGS with three target classes and a fine search for the penalty."""
     timed: int
-    """Attacked one after another, for the time per sample."""
+    """Attacked one at a time, for the time per sample."""
     train: int | None = 0
-    """Training images that are perturbed and fine-tuned on; 0 leaves the fine-tuning out."""
+    """Training images to perturb and fine-tune on; 0 skips fine-tuning."""
     judged: int = 0
-    """Test images that rho_adv is measured on after each epoch."""
+    """Test images for rho_adv after each epoch."""
     retested: int = 0
-    """Test images that the test error is measured on after each epoch."""
+    """Test images for the test error after each epoch."""
     seeds: int | None = None
-    """Only so many of the scale's seeds; None for all."""
+    """Use only this many of the scale's seeds; None for all."""
     batch: int | None = None
-    """Images per step of the fine-tuning; None for the recipe's 128. Of few images those would be few steps."""
+    """Images per fine-tuning step; None for the recipe's 128, which gives too few steps if there are few images."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One size of the whole."""
+    """One size of all experiments."""
 
     name: str
     about: str
     sizes: Mapping[str, Sizes]
     seeds: tuple[int, ...]
-    """Of the fine-tuning: each is a training of its own on the same perturbed images."""
+    """Seeds of the fine-tuning: each is a separate training on the same perturbed images."""
     epochs: int
     data: Mapping[str, str] = field(default_factory=dict)
-    """What stands in for a data set (the samples that ship); empty for the data sets themselves."""
+    """Replacements for data sets (the samples in the package); empty to use the data sets themselves."""
     lbfgs_knobs: Mapping[str, int] = field(default_factory=dict)
     magnified: tuple[str, ...] = ("lenet-mnist", "fc500-mnist")
-    """The networks of Figure 7; the paper does not say which it used, and speaks of the MNIST networks beside it."""
+    """The networks of Figure 7; the paper does not say which it used, but discusses the MNIST networks next to it."""
 
     @property
     def is_measurement(self) -> bool:
-        """Whether its numbers mean anything beside the paper's."""
+        """Whether its numbers can be compared with the paper's."""
         return self.name != "smoke"
 
 
@@ -65,7 +65,7 @@ _IMAGENET = Sizes(tested=100, deepfool=20, pixels=20, fgsm=40, lbfgs=0, thorough
 
 SMOKE = Scale(
     name="smoke",
-    about="a few of the images that ship with the package, to see that everything runs",
+    about="a few of the images in the package, to check that everything runs",
     sizes={
         "lenet-mnist": Sizes(100, 8, 0, 20, 1, 0, 1, train=16, judged=4, retested=20),
         "fc500-mnist": Sizes(100, 16, 0, 40, 2, 1, 2, train=64, judged=8, retested=50),
@@ -101,7 +101,7 @@ _ALL_IMAGENET = Sizes(None, None, None, 1000, 0, 0, 20)
 
 FULL = Scale(
     name="full",
-    about="the paper's sizes: the whole test and training sets (days on a processor, or a GPU, or --engine ray)",
+    about="the paper's sizes: the full test and training sets (takes days on a CPU; use a GPU or --engine ray)",
     sizes={
         "lenet-mnist": Sizes(None, None, None, None, 1000, 1000, 100, train=None, judged=10_000, retested=10_000),
         "fc500-mnist": Sizes(None, None, None, None, 1000, 1000, 100, train=None, judged=10_000, retested=10_000),

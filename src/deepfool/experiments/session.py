@@ -1,12 +1,12 @@
-"""One reproduction in one folder: what it may use, and what it remembers.
+"""One reproduction in one folder: its settings, and what it stores.
 
-    OUT/runs/        a run folder for each measurement (see `deepfool.runs.records`), which goes on where it stopped
-    OUT/parts/       what was computed from them and beside them, a JSON file each, with the settings it depends on
-    OUT/results/     one JSON file for each experiment: all that the pages are made of
-    OUT/figures/     the pictures
+    OUT/runs/        a run folder for each measurement (see `deepfool.runs.records`), which can be resumed
+    OUT/parts/       everything computed, one JSON file each, with the settings it depends on
+    OUT/results/     one JSON file for each experiment; the pages are made from these
+    OUT/figures/     the figures
 
-A part whose settings are still the same is not computed again, so a second `reproduce` goes on where the first one
-stopped, whatever stopped it.
+A part is not computed again while its settings stay the same, so a second `reproduce` resumes where the first one
+stopped.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ MARK = "reproduction.json"
 
 @dataclass(frozen=True)
 class Step:
-    """What is being worked on; given to `on_progress`."""
+    """The current step; passed to `on_progress`."""
 
     experiment: str
     part: str
     done: int = 0
     total: int = 0
-    """Samples of this part; 0 where they are not counted."""
+    """Samples of this part; 0 if they are not counted."""
 
 
 @dataclass
 class Session:
-    """Where a reproduction runs and how."""
+    """Where and how a reproduction runs."""
 
     out: Path
     scale: Scale
@@ -53,12 +53,12 @@ class Session:
     workers: int | None = None
     on_progress: Callable[[Step], None] = lambda _: None
     experiment: str = field(default="", init=False)
-    """The one that is running."""
+    """The experiment that is running."""
     networks: dict[str, Any] = field(default_factory=dict, init=False)
-    """Loaded ones, by name."""
+    """Networks loaded so far, by name."""
 
     def claim(self) -> None:
-        """Take the folder: a new one, or one that holds this scale."""
+        """Take the folder, which must be new or hold a reproduction at this scale."""
         mark = self.out / MARK
         if mark.is_file():
             there = json.loads(mark.read_text("utf-8")).get("scale")
@@ -68,25 +68,25 @@ class Session:
                     hint="give another folder with --out.",
                 )
         elif self.out.is_dir() and any(self.out.iterdir()):
-            raise InputError(f"{self.out} is not empty, and holds no reproduction.", hint="give another folder.")
+            raise InputError(f"{self.out} is not empty and does not hold a reproduction.", hint="give another folder.")
         else:
             write_json(mark, {"scale": self.scale.name, "started": manifests.now(), "deepfool": __version__})
 
-    def tell(self, part: str, done: int = 0, total: int = 0) -> None:
+    def report(self, part: str, done: int = 0, total: int = 0) -> None:
         self.on_progress(Step(self.experiment, part, done, total))
 
     def remember(
         self, part: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What `compute` gives, from the file of this part if it was made with the same settings."""
+        """The result of `compute`, read from the file of this part if it was made with the same settings."""
         path = self.out / "parts" / f"{part}.json"
-        # Through JSON and back, so that what is compared has the types of what is read.
+        # A JSON round trip, so that the types match those of the stored settings.
         wanted = json.loads(json.dumps({**settings, "deepfool": __version__}))
         if path.is_file():
             there = json.loads(path.read_text("utf-8"))
             if there["settings"] == wanted:
                 return dict(there["value"])
-        self.tell(part)
+        self.report(part)
         begin = time.monotonic()
         value = dict(compute())
         seconds = round(time.monotonic() - begin, 3)
@@ -94,12 +94,12 @@ class Session:
         return dict(json.loads(path.read_text("utf-8"))["value"])
 
     def run_folder(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """A folder under runs/ that belongs to these settings alone."""
+        """The folder under runs/ for exactly these settings."""
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
         return self.out / "runs" / f"{name}-{key}"
 
     def keep(self, experiment: str, result: Mapping[str, Any], seconds: float) -> None:
-        """File the result of an experiment; one that is there already and the same stays, with its date and seconds."""
+        """Store the result of an experiment; if it has not changed, the old file stays, with its date and duration."""
         path = self.out / "results" / f"{experiment}.json"
         if path.exists():
             filed = json.loads(path.read_text("utf-8"))
@@ -113,7 +113,7 @@ class Session:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions and cores; nothing that says whose machine it is.
+    """Versions and cores; nothing that identifies the machine.
 
     >>> sorted(describe_machine())
     ['cores', 'deepfool', 'numpy', 'python', 'threads', 'torch']
@@ -124,7 +124,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """A JSON file, whole or not at all; there is no infinity in it."""
+    """Write a JSON file, completely or not at all; infinity and NaN raise."""
     cache.write(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 

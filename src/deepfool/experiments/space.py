@@ -1,8 +1,8 @@
-"""In which space x lives.
+"""The space that x lives in.
 
-The paper measures ||r|| / ||x|| where the network of its toolbox begins. Ours take pixels in [0, 1]; those that begin
-with a layer of preprocessing (mean and deviation, or Caffe's mean image) are cut behind that layer, and the images
-are put through it first. For the same network, rho_adv there differs from rho_adv in [0, 1]: ||x|| is another number.
+The paper measures ||r|| / ||x|| at the input of its toolbox's networks. Ours take pixels in [0, 1]. If a network starts
+with a preprocessing layer (mean and standard deviation, or Caffe's mean image), that layer is split off and applied to
+the images first. For the same network, rho_adv after it differs from rho_adv in [0, 1], because ||x|| differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deepfool.models.preprocessing import CaffeInput, Normalize
 
 
 def split_network(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
-    """The preprocessing that a network begins with (None where it takes pixels as they are), and the rest of it.
+    """The preprocessing layer at the start of a network (None if there is none), and the rest of the network.
 
     >>> layer, network = split_network(nn.Sequential(Normalize([0.5], [0.5]), nn.Flatten(), nn.Linear(4, 2)))
     >>> type(layer).__name__, [type(each).__name__ for each in network]
@@ -33,7 +33,7 @@ def split_network(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
 
 
 class Preprocessed(Data):
-    """Data as a network behind its preprocessing is given it; read and computed batch by batch.
+    """Data after a preprocessing layer, computed batch by batch.
 
     >>> from deepfool.datasets import load
     >>> data = load((torch.ones(3, 1, 2, 2), torch.arange(3)))
@@ -61,7 +61,7 @@ class Preprocessed(Data):
 
 
 def pixel_bounds(layer: nn.Module | None, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The box [0, 1] of the pixels, as the network behind `layer` sees it.
+    """The bounds of pixels in [0, 1] after `layer`.
 
     >>> low, high = pixel_bounds(Normalize([0.5], [0.5]), (1, 1, 2))
     >>> low.tolist(), high.tolist()
@@ -76,7 +76,7 @@ def pixel_bounds(layer: nn.Module | None, shape: Sequence[int]) -> tuple[Tensor,
 
 
 def describe_space(layer: nn.Module | None) -> str:
-    """Where x is measured, in words.
+    """A description of the space that x is measured in.
 
     >>> describe_space(None)
     'pixels in [0, 1]'
@@ -85,4 +85,4 @@ def describe_space(layer: nn.Module | None) -> str:
         return "pixels in [0, 1]"
     if isinstance(layer, CaffeInput):
         return "pixels in 0-255 minus Caffe's mean"
-    return "pixels minus the mean, divided by the deviation"
+    return "pixels minus the mean, divided by the standard deviation"

@@ -11,15 +11,15 @@ from deepfool.experiments.paper import BESIDE, CLASSIFIERS
 from deepfool.experiments.session import Session
 
 PLAIN_LBFGS = {"candidates": 1, "bisections": 0}
-"""The paper does not say how it set L-BFGS, so two settings are measured. This one aims at one class (the second best)
-with a coarse search for the penalty, and takes about 10 to 25 times as long as DeepFool; the other, "thorough", aims at
-three with a fine search, and takes 60 to 240 times as long. The paper's took more than 32 to 45 times: in between. It
-matters: in trials with four settings on 12 images of each network, the coarser ones ended behind DeepFool, the finer
-ones before it."""
+"""The paper does not give its L-BFGS settings, so two are measured. This one has one target class (the second best) and
+a coarse search for the penalty, and takes about 10 to 25 times as long as DeepFool. The other, "thorough", has three
+targets and a fine search, and takes 60 to 240 times as long. The paper's took more than 32 to 45 times as long, which
+is in between. The setting matters: in trials of four settings on 12 images per network, the coarser ones found larger
+perturbations than DeepFool, the finer ones smaller."""
 
 
 def make(session: Session) -> dict[str, Any]:
-    """A row for each network of the paper, and for those beside; a row says so where its network is missing."""
+    """A row for each network of the paper and each additional one; if a network is missing, its row says why."""
     return {"rows": [make_row(session, name) for name in (*CLASSIFIERS, *BESIDE)]}
 
 
@@ -40,7 +40,7 @@ def _measure(session: Session, subject: Subject) -> dict[str, Any]:
         "space": subject.space, "sha256": subject.sha256, "data": subject.pixels.name,
         "test_error": measuring.measure_error(session, subject, sizes.tested),
         "deepfool": found,
-        # Where the network takes pixels as they are, the two are one.
+        # Without a preprocessing layer the two are the same.
         "deepfool_pixels": found if subject.layer is None else measuring.measure_deepfool(
             session, subject, sizes.pixels, pixels=True
         ),
@@ -54,7 +54,7 @@ def _measure(session: Session, subject: Subject) -> dict[str, Any]:
 def _measure_lbfgs(
     session: Session, subject: Subject, count: int, knobs: Mapping[str, int], also: str
 ) -> dict[str, Any] | None:
-    """Szegedy's problem has a box: x + r must be an image."""
+    """L-BFGS with bounds: in Szegedy's problem x + r must be an image."""
     if not count:
         return None
     return measuring.measure(session, subject, "lbfgs", count, boxed=True, knobs=knobs, also=also)

@@ -26,7 +26,7 @@ def make_row(session: Session, name: str) -> dict[str, Any]:
     pixels = found
     if subject.layer is not None:
         pixels = measuring.measure_deepfool(session, subject, sizes.pixels, p=math.inf, pixels=True)
-    # The step of FGSM is the same as in Table 1, and so is its eps: only the norm it is measured in is another.
+    # FGSM's step and eps are the same as in Table 1; only the norm differs.
     return {
         **row, "missing": None, "space": subject.space, "deepfool": found, "deepfool_pixels": pixels,
         "fgsm": measuring.measure_fgsm(session, subject, sizes.fgsm),

@@ -1,4 +1,4 @@
-"""Results beside the published values, as tables of text that HTML and Markdown both show."""
+"""Tables of text that compare results with the published values, for HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Line:
-    """One row; `missing` says why there is nothing in it."""
+    """One row; `missing` says why it is empty."""
 
     name: str
     cells: Sequence[str] = ()
@@ -35,7 +35,7 @@ class Table:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number with so many digits that count, never in exponents for what people read.
+    """A number with this many significant digits, never in exponential notation.
 
     >>> number(0.02345), number(0.1999), number(None), number(0.00191), number(12.3)
     ('0.023', '0.20', '–', '0.0019', '12')
@@ -59,7 +59,7 @@ def percent(value: float | None, places: int = 1) -> str:
 
 
 def ratio(here: float | None, paper: float | None) -> str:
-    """Measured over published.
+    """The measured value divided by the published one.
 
     >>> ratio(0.18, 0.2), ratio(None, 0.2)
     ('0.90', '–')
@@ -80,13 +80,13 @@ def milliseconds(value: float | None, at_least: bool = False) -> str:
 
 
 def rho(found: Mapping[str, Any]) -> str:
-    """rho_adv with its interval; a lower bound where samples were not fooled."""
+    """rho_adv with its interval; a lower bound if some samples were not fooled."""
     low, high = number(found["low"], 3), number(found["high"], 3) if found["exact"] else "?"
     return f"{'' if found['exact'] else '≥ '}{number(found['rho'], 3)} ({low} to {high})"
 
 
 def _measured(result: Mapping[str, Any], lines: list[Line]) -> Iterator[Mapping[str, Any]]:
-    """The rows that were measured; for the others a line that says why not is added on the way."""
+    """Yield the rows that were measured; for each other row, add a line that says why not."""
     for row in result["rows"]:
         if row["missing"]:
             lines.append(Line(row["name"], missing=row["missing"]))
@@ -110,8 +110,8 @@ def tabulate_robustness(result: Mapping[str, Any]) -> Table:
         ("network", "test error, paper", "here", "ρ, paper", "ρ here (95 % interval)", "here / paper", "ρ in [0, 1]",
          "iterations", "n"),
         lines,
-        "ρ is measured in the network's own space, as in the paper; “ρ in [0, 1]” is the same measure on the pixels "
-        "before any normalisation, which is what `deepfool evaluate` gives.",
+        "ρ is measured in the network's own space, as in the paper; “ρ in [0, 1]” is the same for the pixels "
+        "before any normalisation, as `deepfool evaluate` measures it.",
     )  # fmt: skip
 
 
@@ -129,25 +129,26 @@ def tabulate_methods(result: Mapping[str, Any]) -> Table:
             number(same[0], 3) if same else DASH, ratio(same[0] if same else None, paper.lbfgs if paper else None),
             f"{number(same[1], 3)} (n = {same[2]})" if same else DASH,
             f"{number(thorough[0], 3)} against {number(thorough[1], 3)} (n = {thorough[2]})" if thorough else DASH,
-            _tell_order(row),
+            _describe_order(row),
         )))  # fmt: skip
     return Table(
         "ρ by FGSM and by L-BFGS",
         ("network", "FGSM, paper", "here", "here / paper", "n", "L-BFGS, paper", "here", "here / paper",
          "DeepFool on the same", "L-BFGS, thorough, against DeepFool", "order of the three"),
         lines,
-        "FGSM at the smallest ε that misclassifies 90 %. L-BFGS is slow, so it gets few samples, and DeepFool's ρ on "
-        "just these stands beside it. The paper does not say how L-BFGS was set, and its order with DeepFool depends "
-        "on that, so two settings are here: one that aims at one class with a coarse search for the penalty, and one, "
-        "“thorough”, that aims at three with a fine search; the paper's took a time between theirs. They were chosen "
-        "after trials of four on 12 images of each network: the coarser ended behind DeepFool, the finer before it. "
-        "Both keep x + r inside the range of pixels, as Szegedy's problem asks; without that, L-BFGS ended 12 to 15 % "
-        "lower on the MNIST networks in these trials. DeepFool and FGSM are free.",
+        "FGSM at the smallest ε that misclassifies 90 %. L-BFGS is slow, so it is run on few samples, and DeepFool's ρ "
+        "on the same samples is beside it. The paper does not give its L-BFGS settings, and the order of L-BFGS and "
+        "DeepFool depends on them, so there are two: one with one target class and a coarse search for the penalty, "
+        "and one, “thorough”, with three targets and a fine search; the paper's took a time between the two. They were "
+        "chosen after trials of four settings on 12 images per network: the coarser ones found larger perturbations "
+        "than DeepFool, the finer ones smaller. Both keep x + r inside the range of pixels, as in Szegedy's problem; "
+        "without that, ρ by L-BFGS was 12 to 15 % lower on the MNIST networks in these trials. DeepFool and FGSM have "
+        "no bounds.",
     )  # fmt: skip
 
 
-def _tell_order(row: Mapping[str, Any]) -> str:
-    """The order with either setting of L-BFGS."""
+def _describe_order(row: Mapping[str, Any]) -> str:
+    """The order for each setting of L-BFGS."""
     usual = compare_order(row)
     if compare_lbfgs(row, "thorough") is None or (other := compare_order(row, "thorough")) == usual:
         return usual
@@ -155,7 +156,7 @@ def _tell_order(row: Mapping[str, Any]) -> str:
 
 
 def compare_order(row: Mapping[str, Any], kind: str = "lbfgs") -> str:
-    """Whether the three methods come in the paper's order, DeepFool's perturbation being the smallest.
+    """Whether the order of the three methods is the paper's, in which DeepFool's perturbation is the smallest.
 
     >>> row = {"network": "lenet-mnist", "deepfool": {"rho": 0.2, "ratios": [0.2]}, "fgsm": {"rho": 0.9},
     ...        "lbfgs": {"ratios": [0.3]}}
@@ -194,8 +195,8 @@ def tabulate_times(result: Mapping[str, Any]) -> Table:
         ("network", "DeepFool, paper", "here", "FGSM, paper", "here", "L-BFGS, paper", "here",
          "L-BFGS / DeepFool here", "n"),
         lines,
-        "Here: on this machine, one sample after another, the median of n (of at most 5 for L-BFGS). Paper: a laptop "
-        "of 2015; with an asterisk a GTX 750 Ti. Different machines: only the ratios within a row can be compared.",
+        "Here: on this machine, one sample at a time, the median of n (of at most 5 for L-BFGS). Paper: a 2015 laptop, "
+        "or, with an asterisk, a GTX 750 Ti. The machines differ, so only the ratios within a row can be compared.",
     )  # fmt: skip
 
 
@@ -258,19 +259,19 @@ def tabulate_gains(result: Mapping[str, Any], experiment: str) -> Table:
         "ρ after each extra epoch, mean over the seeds",
         ("", *(f"epoch {i}" for i in range(epochs)), "last, over the seeds", "change", "n judged, trained on, seeds"),
         lines,
-        _tell_rates(result),
+        _describe_rates(result),
     )
 
 
-def _tell_rates(result: Mapping[str, Any]) -> str:
-    """The learning rates, and the batches where they are not the recipe's."""
-    told = []
+def _describe_rates(result: Mapping[str, Any]) -> str:
+    """The learning rates, and the batch sizes that differ from the recipe's."""
+    listed = []
     for row in result["rows"]:
         if not row["missing"]:
             rate = next(iter(row["curves"].values()))[0]["learning_rate"]
             batch = f" in batches of {row['batch']}" if row.get("batch") else ""
-            told.append(f"{row['name']} {number(rate)}{batch}")
-    return f"Learning rates: {', '.join(told)}." if told else ""
+            listed.append(f"{row['name']} {number(rate)}{batch}")
+    return f"Learning rates: {', '.join(listed)}." if listed else ""
 
 
 _CURVES = {"deepfool": "DeepFool", "fgsm": "FGSM", "clean": "clean"}
@@ -308,7 +309,7 @@ _METHODS = {
 
 
 def count_reproduced(result: Mapping[str, Any]) -> tuple[int, int]:
-    """Of the rows of Table 1 that were measured, how many have a rho_adv within a factor 1.5 of the paper's."""
+    """How many measured rows of Table 1 have a rho_adv within a factor of 1.5 of the paper's, and of how many."""
     rows = [row for row in result["rows"] if not row["missing"] and row["network"] in CLASSIFIERS]
     good = 0
     for row in rows:

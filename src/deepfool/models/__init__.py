@@ -1,6 +1,6 @@
-"""The paper's networks by name, and where other models come from.
+"""The paper's networks by name, and models from other sources.
 
-`load` gives a network of the zoo; `resolve` reads any spec (`timm:resnet18`, `onnx:FILE`, ...) or object.
+`load` returns a network of the zoo; `resolve` takes any spec (`timm:resnet18`, `onnx:FILE`, ...) or object.
 
 >>> from deepfool import models
 >>> sorted(models.ZOO)[:2]

@@ -1,4 +1,4 @@
-"""What the builders of models share: the answer they hand back, optional imports, and options inside a spec."""
+"""What the model builders share: their result, optional imports, and options inside a spec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from deepfool.errors import InputError, MissingExtraError
 class Built:
     """A model, and what its builder knows about it.
 
-    `module` takes inputs in [0, 1]; `network` is the part of it that the library itself would call the model, without
-    the preprocessing that we put in front: a checkpoint fills that part.
+    `module` takes inputs in [0, 1]. `network` is the part that the library itself calls the model, without the
+    preprocessing that we put in front; checkpoints are loaded into that part.
     """
 
     module: nn.Module
@@ -30,7 +30,7 @@ class Built:
 
 
 def require(package: str, *, extra: str, purpose: str) -> Any:
-    """Import an optional package, or say which extra brings it.
+    """Import an optional package; the error names the extra to install.
 
     >>> require("json", extra="json", purpose="reading").loads("[1]")
     [1]
@@ -42,7 +42,7 @@ def require(package: str, *, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        # The missing one may be something that the package itself imports; the extra brings that too.
+        # The missing package may be one that `package` imports; the extra installs that too.
         raise MissingExtraError(error.name or package, extra=extra, purpose=purpose) from error
 
 
@@ -59,7 +59,7 @@ def flag(text: str) -> bool:
 
 
 def split_options(text: str, known: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """Take `name?key=value&key=value` apart; only known keys pass, so that a spec cannot reach arbitrary arguments.
+    """Split `name?key=value&key=value`. Only known keys are allowed, so a spec cannot set arbitrary arguments.
 
     >>> split_options("resnet18?pretrained=false&num_classes=10", {"pretrained": flag, "num_classes": int})
     ('resnet18', {'pretrained': False, 'num_classes': 10})
@@ -74,14 +74,14 @@ def split_options(text: str, known: Mapping[str, Callable[[str], Any]]) -> tuple
         try:
             options[key] = known[key](value)
         except ValueError as error:
-            raise InputError(f"Option {key!r} in {text!r} has a value that cannot be used: {error}.") from error
+            raise InputError(f"Option {key!r} in {text!r} has an invalid value: {error}.") from error
     if query and not options:
         raise InputError(f"Options were expected after '?' as key=value, got {query!r}.")
     return name, options
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str]) -> InputError:
-    """The error for a name that is not there, with the closest ones that are.
+    """The error for an unknown name, which suggests the closest known ones.
 
     >>> print(unknown_name("network", "lenet-mist", ["lenet-mnist", "caffenet"]))
     There is no network named 'lenet-mist'. Hint: did you mean lenet-mnist?

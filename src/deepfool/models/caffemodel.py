@@ -1,4 +1,7 @@
-"""Weights from Caffe: a reader of `.caffemodel` files, and the way from there into our modules.
+"""Weights from Caffe: read `.caffemodel` files and copy them into our modules.
+
+We use our own reader because every maintained library that reads these files brings Caffe's compiled protocol buffers
+with it (OpenCV does, for example), which is a large dependency for two files.
 
 A `.caffemodel` is a protocol buffer. The few messages needed here, with their field numbers in Caffe's `caffe.proto`:
 
@@ -8,7 +11,7 @@ A `.caffemodel` is a protocol buffer. The few messages needed here, with their f
     BlobProto          shape = 7, data = 5, double_data = 8; older: num, channels, height, width = 1, 2, 3, 4
     BlobShape          dim = 1
 
-The file is mapped into memory and every array is a view of it, so nothing is held twice.
+The file is memory-mapped and every array is a view of it, so nothing is held in memory twice.
 """
 
 from __future__ import annotations
@@ -31,16 +34,16 @@ PUBLISHED_SHA1 = {
     "bvlc_reference_caffenet.caffemodel": "4c8d77deb20ea792f84eb5e6d0a11ca0a8660a46",
     "bvlc_googlenet.caffemodel": "405fc5acd08a3bb12de8ee5e23a96bec22f08204",
 }
-"""What Caffe's model zoo says of its files: bvlc_reference_caffenet/readme.md and bvlc_googlenet/readme.md."""
+"""From Caffe's model zoo: bvlc_reference_caffenet/readme.md and bvlc_googlenet/readme.md."""
 
 Floats = npt.NDArray[np.floating]
 Field = tuple[int, int | memoryview]
-"""A field's number and what it holds: a number, or the bytes of a message, string, array or fixed-width number."""
+"""A field's number and its value: a number, or the bytes of a message, string, array or fixed-width number."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that has weights: its name in Caffe, and its arrays (the weights, then the biases)."""
+    """A layer with weights: its name in Caffe, and its arrays (weights, then biases)."""
 
     name: str
     blobs: tuple[Floats, ...]
@@ -49,11 +52,11 @@ class Layer:
 def load_caffemodel(
     model: nn.Module, path: str | os.PathLike[str], *, sha1: str | None = None, skip: tuple[str, ...] = ()
 ) -> nn.Module:
-    """Copy the weights of a `.caffemodel` into `model`, whose layers have Caffe's names with dots for slashes.
+    """Copy the weights of a `.caffemodel` into `model`, whose layers have Caffe's names with dots instead of slashes.
 
-    Every layer of the model must be in the file with the right shapes, and every layer of the file in the model, but
-    for those whose name starts with one of `skip`. Nothing is copied unless all is well. A file that has the name of
-    one of Caffe's published ones must also have its SHA-1, or the one given.
+    Every layer of the model must be in the file with the right shapes, and every layer of the file must be in the
+    model, except layers whose name starts with one of `skip`. Nothing is copied unless everything fits. A file with the
+    name of one of Caffe's published files must have the published SHA-1, or the one given.
 
     >>> load_caffemodel(nn.Linear(2, 1), "absent.caffemodel")
     Traceback (most recent call last):
@@ -70,7 +73,7 @@ def load_caffemodel(
         raise DataError(f"{file}: layer {layer!r} of the network is not in the file ({len(missing)} arrays missing).")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # One array at a time is held twice: torch takes no read-only memory, so it is given a copy.
+            # torch does not accept read-only memory, so each array is copied; only one is held twice at a time.
             parameter.copy_(torch.from_numpy(np.array(weights[name], np.float32)).view_as(parameter))
     return model
 
@@ -105,7 +108,7 @@ def _check_sha1(file: Path, content: memoryview, expected: str | None) -> None:
     if found != expected:
         raise DataError(
             f"{file}: expected the published file with sha1 {expected}, got {found}.",
-            hint="remove the file and fetch it again; give a network of your own another file name",
+            hint="remove the file and fetch it again, or rename it if it is your own network",
         )
 
 
@@ -118,7 +121,7 @@ def _weights(file: Path, content: memoryview, model: nn.Module, skip: tuple[str,
             continue
         where = f"{file}, layer {layer.name!r}"
         if layer.name in seen:
-            raise DataError(f"{where}: the layer comes twice.")
+            raise DataError(f"{where}: the layer appears twice.")
         seen.add(layer.name)
         path = layer.name.replace("/", ".")
         names = [f"{path}.{kind}" for kind in ("weight", "bias") if f"{path}.{kind}" in parameters]
@@ -134,7 +137,7 @@ def _weights(file: Path, content: memoryview, model: nn.Module, skip: tuple[str,
 
 
 def _same_shape(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Older files write every shape with four axes, ones in front: (1, 1, 4096, 9216) is a (4096, 9216) matrix."""
+    """Older files pad every shape to four axes with leading ones: (1, 1, 4096, 9216) is a (4096, 9216) matrix."""
     padded = (1,) * (len(found) - len(expected)) + expected
     return found == padded
 
@@ -158,7 +161,7 @@ def _layers(file: Path, content: memoryview) -> Iterator[Layer]:
                 yield Layer(name, blobs)
             here = f"{file}, after layer {name!r}"
     except _BrokenError as error:
-        raise DataError(f"{here}: {error}.", hint="the file is cut off or damaged; fetch it again") from None
+        raise DataError(f"{here}: {error}.", hint="the file is truncated or damaged; fetch it again") from None
     except UnicodeDecodeError:
         raise DataError(f"{here}: not text.", hint="is this a .caffemodel?") from None
     if not found:
@@ -166,7 +169,7 @@ def _layers(file: Path, content: memoryview) -> Iterator[Layer]:
 
 
 class _BrokenError(Exception):
-    """The bytes are not a protocol buffer of the kind expected."""
+    """The bytes are not a protocol buffer of the expected kind."""
 
 
 def _blob(message: memoryview) -> Floats:
@@ -181,10 +184,10 @@ def _blob(message: memoryview) -> Floats:
         elif number in (5, 8) and not isinstance(value, int):
             kind = np.dtype("<f4" if number == 5 else "<f8")
             if len(value) % kind.itemsize:
-                raise _BrokenError(f"an array of {len(value)} bytes does not hold whole numbers of {kind.itemsize}")
+                raise _BrokenError(f"an array of {len(value)} bytes is not a multiple of {kind.itemsize} bytes")
             parts.append(np.frombuffer(value, kind))
     shape = shape if shape is not None else tuple(legacy.values())
-    # Packed arrays are one part; writers that do not pack give one part per number.
+    # A packed array is one part; unpacked, every number is a part.
     data = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
     if min(shape, default=1) < 0 or _product(shape) != data.size:
         raise _BrokenError(f"an array of shape {shape} has {data.size} numbers")
@@ -205,7 +208,7 @@ def _shape(message: memoryview) -> Iterator[int]:
 
 
 def _product(shape: tuple[int, ...]) -> int:
-    product = 1  # in Python's integers: a damaged size must not wrap round
+    product = 1  # Python integers: a damaged size must not overflow
     for size in shape:
         product *= size
     return product
@@ -228,13 +231,13 @@ def _fields(message: memoryview) -> Iterator[Field]:
         else:
             raise _BrokenError(f"wire type {wire} of field {number} is not used in this format")
         if at + size > len(message):
-            raise _BrokenError(f"field {number} should have {size} bytes, {len(message) - at} are left")
+            raise _BrokenError(f"field {number} should have {size} bytes, only {len(message) - at} are left")
         yield number, message[at : at + size]
         at += size
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The integer that starts at `at`, seven bits a byte, and where the next thing starts."""
+    """The integer at `at`, stored seven bits per byte, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):

@@ -1,5 +1,5 @@
 """CaffeNet and AlexNet (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
-networks", NIPS 2012) as Caffe's model zoo has them.
+networks", NIPS 2012) as defined in Caffe's model zoo.
 
 Layers, their names and their order are those of `bvlc_reference_caffenet/deploy.prototxt`, the network of the DeepFool
 paper, and of `bvlc_alexnet/deploy.prototxt`. The two differ in one thing: CaffeNet pools and then normalises, AlexNet
@@ -27,7 +27,7 @@ def caffenet() -> nn.Sequential:
 
 
 def alexnet() -> nn.Sequential:
-    """The same layers with normalisation before pooling, as AlexNet has them.
+    """The same layers with normalisation before pooling, as in AlexNet.
 
     >>> [name for name, _ in alexnet().named_children()][1:5]
     ['conv1', 'relu1', 'norm1', 'pool1']
@@ -36,12 +36,12 @@ def alexnet() -> nn.Sequential:
 
 
 def max_pool(kernel: int = 3, stride: int = 2, padding: int = 0) -> nn.MaxPool2d:
-    """Caffe's pooling: where the last window does not fit, it reaches over the border instead of being left out."""
+    """Caffe's pooling: a last window that does not fit extends over the border instead of being dropped."""
     return nn.MaxPool2d(kernel, stride, padding, ceil_mode=True)
 
 
 def lrn() -> nn.LocalResponseNorm:
-    """Normalisation across 5 neighbouring channels, with the constants of the AlexNet paper's successors in Caffe."""
+    """Normalisation across 5 neighbouring channels, with the constants of Caffe's AlexNet and GoogLeNet."""
     return nn.LocalResponseNorm(size=5, alpha=1e-4, beta=0.75, k=1.0)
 
 

@@ -1,7 +1,7 @@
-"""A weight file and its card: the numbers, and beside them where they come from and how good they are.
+"""A weight file and its card, which records where the weights come from and how good they are.
 
-`NAME.safetensors` holds the weights, `NAME.json` the card. The card knows the hash of the weights, so the one cannot
-be taken for the other's.
+`NAME.safetensors` holds the weights, `NAME.json` the card. The card contains the hash of the weights, so a card cannot
+be mistaken for that of other weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deepfool.errors import DataError
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a weight file."""
+    """What is known about a weight file."""
 
     name: str
     data: str
@@ -35,18 +35,18 @@ class Card:
     seed: int
     epochs: int
     test_error: float
-    """The share of the full test set that is classified wrongly."""
+    """The share of the full test set that is misclassified."""
     parameters: int
     sha256: str
     """Of the weight file."""
     command: str
-    """What makes it again."""
+    """The command that reproduces the file."""
     torch: str
-    """The version that trained it. Another version, or another processor, may end in slightly other weights."""
+    """The version it was trained with. Another version or another processor may give slightly different weights."""
 
 
 def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
-    """Write the weights of `model` to `path` and its card beside it, each whole or not at all.
+    """Write the weights of `model` to `path` and its card beside it; each file is written completely or not at all.
 
     >>> import tempfile
     >>> about = dict(name="n", data="d", data_sha256={}, recipe={}, seed=0, epochs=1, test_error=0.5, command="c",
@@ -57,7 +57,7 @@ def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
     (9, True)
     """
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    # One entry only: safetensors writes several in an order of its own, and the same weights would differ in hash.
+    # A single entry: safetensors does not fix the order of several, and the hash would vary.
     content = safetensors.torch.save(state, metadata={"format": "pt"})
     card = Card(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -71,7 +71,7 @@ def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: no limit is null there."""
+    """A value for JSON, where infinity (no limit) becomes null."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return None if value == math.inf else value
@@ -89,7 +89,7 @@ def read_card(path: Path) -> Card:
 
 
 def read_weights(model: nn.Module, path: Path, *, sha256: str | None = None) -> nn.Module:
-    """Put the weights at `path` into `model`: every tensor of it, and nothing else; with a hash, only those.
+    """Load the weights at `path` into `model`; all names must match, and the file must have the hash, if given.
 
     >>> read_weights(nn.Linear(2, 3), Path("absent.safetensors"))
     Traceback (most recent call last):
@@ -104,12 +104,12 @@ def read_weights(model: nn.Module, path: Path, *, sha256: str | None = None) -> 
     if sha256 is not None and found != sha256:
         raise DataError(
             f"{path}: expected sha256 {sha256}, as its card says, got {found}.",
-            hint="the file is damaged or is not the one its card speaks of; install or train it again",
+            hint="the file is damaged or does not belong to this card; install or train it again",
         )
     try:
         model.load_state_dict(safetensors.torch.load(content))
     except SafetensorError as error:
         raise DataError(f"{path}: not a safetensors file ({error}).") from error
-    except RuntimeError as error:  # torch lists what is missing, left over or of another shape
+    except RuntimeError as error:  # torch lists what is missing, unexpected or of another shape
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     return model

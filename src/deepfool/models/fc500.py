@@ -1,7 +1,7 @@
 """FC500-150-10 for MNIST: the fully connected network of the DeepFool paper's Table 1.
 
-The name is the definition: hidden layers of 500 and 150 units and 10 outputs, on the 784 pixels. The ReLU between
-them is the nonlinearity of the paper's other networks. Pixels enter as they are, in [0, 1].
+The name is the definition: 784 pixels, hidden layers of 500 and 150 units, 10 outputs. The ReLU between them is the
+nonlinearity of the paper's other networks. Pixels are in [0, 1], without normalisation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A hash that says which model it was: the weights to the last bit, the classes of the layers, and their settings."""
+"""A hash that identifies a model: the weights to the last bit, the classes of the layers, and their settings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from deepfool.models.settings import list_settings
 def fingerprint(module: nn.Module, architecture: str = "") -> str:
     """Return the sha256 over all parameters and buffers, and over the class and the settings of each sub-module.
 
-    What counts:
+    Included:
         - the names, shapes, dtypes and bytes of parameters and buffers;
-        - the names of the classes, so that the same weights with a tanh instead of a ReLU differ;
-        - the settings: plain values that a sub-module holds as attributes, such as a stride, a slope, an eps, a number
-          of heads (`deepfool.models.settings` says what is a setting and what is not);
-        - the code of graphs (torch.fx, torch.export, ONNX, TorchScript), whose settings are written there.
+        - the names of the classes, so that a tanh instead of a ReLU makes a difference;
+        - the settings: plain values that a sub-module has as attributes, such as a stride, a slope, an eps or a number
+          of heads (`deepfool.models.settings` defines what a setting is);
+        - the code of graphs (torch.fx, torch.export, ONNX, TorchScript), which contains their settings.
 
-    What does not: the mode, the device and the memory layout; where the weights came from (a file and the library that
-    wrote it give the same answer); hooks; whatever a forward pass changes; the source of your classes and functions,
-    which count by their names. So it is the same after a forward pass, and in another process.
+    Not included: the mode, the device and the memory layout; where the weights came from (a file and the library that
+    wrote it give the same hash); hooks; anything that a forward pass changes; the source code of your classes and
+    functions, of which only the names are used. So the hash is the same after a forward pass, and in another process.
 
     >>> model = nn.Linear(2, 1)
     >>> before = fingerprint(model)
@@ -44,7 +44,7 @@ def fingerprint(module: nn.Module, architecture: str = "") -> str:
         digest.update(f"code {_read_code(child)}\n".encode())
     for name, tensor in sorted(_tensors(module), key=lambda pair: pair[0]):
         digest.update(f"tensor {name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        # numpy has no bfloat16: the bytes are read as such, whatever the type.
+        # NumPy has no bfloat16, so the raw bytes are hashed for every type.
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -55,10 +55,10 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _read_code(module: nn.Module) -> str:
-    """What a graph does, as text; nothing for modules of Python."""
+    """The code of a graph as text; empty for Python modules."""
     if isinstance(module, torch.fx.GraphModule):
         return str(module.code)
     if isinstance(module, torch.jit.ScriptModule):
-        # TorchScript numbers classes of the same name as they come, which is another number in another process.
+        # TorchScript numbers classes of the same name, differently in each process.
         return re.sub(r"___torch_mangle_\d+\.", "", str(getattr(module, "code", "")))
     return ""

@@ -1,8 +1,8 @@
-"""GoogLeNet (Szegedy et al.: "Going deeper with convolutions", CVPR 2015) as Caffe's model zoo has it.
+"""GoogLeNet (Szegedy et al.: "Going deeper with convolutions", CVPR 2015) as defined in Caffe's model zoo.
 
-Layers and names are those of `bvlc_googlenet/deploy.prototxt`, the network of the DeepFool paper, with the slashes of
-Caffe's names turned into dots (`inception_3a/1x1` is `inception_3a.1x1`). The two auxiliary classifiers take part in
-training only and are not here.
+Layers and names are those of `bvlc_googlenet/deploy.prototxt`, the network of the DeepFool paper, with dots instead of
+the slashes in Caffe's names (`inception_3a/1x1` is `inception_3a.1x1`). The two auxiliary classifiers are only used in
+training and are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEAN_BGR = (104.0, 117.0, 123.0)
 
 
 class Inception(nn.ModuleDict):
-    """Four views of the same input side by side: 1x1, 3x3 and 5x5 convolutions, and a pooled copy.
+    """Four branches on the same input, concatenated: 1x1, 3x3 and 5x5 convolutions, and pooling.
 
     >>> Inception(192, 64, (96, 128), (16, 32), 32)(torch.rand(1, 192, 7, 7)).shape
     torch.Size([1, 256, 7, 7])

@@ -1,6 +1,6 @@
-"""Networks that come as a graph in a file: ONNX (through onnx2torch) and torch.export programs.
+"""Networks stored as a graph in a file: ONNX (through onnx2torch) and torch.export programs.
 
-Such a file holds its own preprocessing, or none: inputs go in as they are.
+Such a file contains its own preprocessing, or none; inputs are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deepfool.models.libraries import import_torchvision
 
 
 class FixedBatch(nn.Module):
-    """Feed a network that was traced with one batch size in batches of that size, padding the last.
+    """Run a network that was traced with a fixed batch size in batches of that size; the last one is padded.
 
     >>> def three_rows(x):
     ...     return x.view(3, 2).sum(1)
@@ -44,7 +44,7 @@ class FixedBatch(nn.Module):
 
 
 class FrozenMode(nn.Module):
-    """A graph whose mode was settled when it was exported; torch refuses to switch it, so `eval()` stops here."""
+    """A graph whose mode was fixed at export. torch refuses to switch it, so `eval()` does not reach it."""
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
@@ -71,19 +71,19 @@ def build_onnx(text: str, *, pretrained: bool = True) -> Built:
         network = onnx2torch.convert(graph)
     except NotImplementedError as error:
         raise ModelError(f"{path} uses an ONNX operator that onnx2torch does not know: {error}") from error
-    except KeyError as error:  # a name that is not among the stored weights
+    except KeyError as error:  # a name that is not one of the stored weights
         raise ModelError(
-            f"{path} computes the weight {error} instead of storing it, which onnx2torch cannot take.",
-            hint="fold its constants first, for example with onnxsim",
+            f"{path} computes the weight {error} instead of storing it, which onnx2torch does not support.",
+            hint="fold the constants first, for example with onnxsim",
         ) from error
-    except Exception as error:  # protobuf, checker and converter errors share no base class
+    except Exception as error:  # protobuf, checker and converter errors have no common base class
         raise ModelError(f"{path} could not be read as an ONNX network: {type(error).__name__}: {error}") from error
     batch, shape = _onnx_input(path, graph.graph)
     return _graph_built("onnx", path, network, batch, shape)
 
 
 def _onnx_input(path: Path, graph: Any) -> tuple[int | None, tuple[int, ...] | None]:
-    weights = {tensor.name for tensor in graph.initializer}  # older files list these among the inputs
+    weights = {tensor.name for tensor in graph.initializer}  # older files list weights as inputs too
     inputs = [value for value in graph.input if value.name not in weights]
     if len(inputs) != 1:
         names = ", ".join(value.name for value in inputs)
@@ -95,21 +95,21 @@ def _onnx_input(path: Path, graph: Any) -> tuple[int | None, tuple[int, ...] | N
 def build_export(text: str, *, pretrained: bool = True) -> Built:
     """Build from a program written by torch.export.save.
 
-    A program is closer to code than to data: anything in it that would be unpickled into an object, or that reaches
-    outside torch's operators, is refused before torch opens the file.
+    A program is more like code than data. Anything in it that would be unpickled into an object, or that goes beyond
+    torch's operators, is refused before torch opens the file.
     """
     path = _existing(text, "a .pt2 file written by torch.export.save")
     refuse_code(path)
     try:
         with weights_only():
             program = torch.export.load(path)
-    except Exception as error:  # zip, json, schema and unpickling errors share no base class
+    except Exception as error:  # zip, json, schema and unpickling errors have no common base class
         raise ModelError(f"{path} could not be opened as a torch.export program: {error}") from error
     return build_program(program, path=path)
 
 
 def build_program(program: torch.export.ExportedProgram, *, path: Path | None = None) -> Built:
-    """Build from a program that torch.export has already made or loaded."""
+    """Build from a program that is already in memory."""
     name = str(path or "the program")
     _refuse_training(name, program)
     inputs = program.graph_signature.user_inputs
@@ -121,7 +121,7 @@ def build_program(program: torch.export.ExportedProgram, *, path: Path | None = 
 
 
 def _refuse_training(name: str, program: torch.export.ExportedProgram) -> None:
-    """Dropout that still drops, or batch statistics, would give each forward pass another answer."""
+    """Raise on active dropout or batch statistics, which would make every forward pass different."""
     switches = {"dropout": ("train", 2), "batch_norm": ("training", 5)}
     for node in program.graph.nodes:
         operator = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
@@ -142,7 +142,7 @@ def _graph_built(
     return Built(
         module=network if batch is None else FixedBatch(network, batch),
         network=network,
-        # Weights alone do not say what a graph does with them, so its own hash stands for the architecture.
+        # The weights do not say what the graph does with them, so the hash of the file stands for the architecture.
         architecture=f"{kind}:{hashlib.sha256(content).hexdigest()}",
         input_shape=shape,
     )
@@ -162,7 +162,7 @@ def _existing(text: str, what: str) -> Path:
     return path
 
 
-# What the expressions of a program may call: sizes, and the arithmetic that torch writes sizes in.
+# What the expressions of a program may call: the arithmetic that torch uses for sizes.
 _ARITHMETIC = {
     "Symbol", "Integer", "Float", "Rational", "Max", "Min", "Mod", "Pow", "Add", "Mul", "Abs", "Eq", "Ne", "Lt", "Le",
     "Gt", "Ge", "And", "Or", "Not", "floor", "ceiling", "sqrt", "max", "min", *torch_functions.__all__,
@@ -171,10 +171,10 @@ _MEASURES = {"size", "stride", "storage_offset", "dim", "numel"}
 
 
 def refuse_code(path: Path) -> None:
-    """Raise if a .pt2 archive holds pickled objects, foreign functions, or expressions that are not arithmetic.
+    """Raise if a .pt2 archive contains pickled objects, foreign functions, or expressions that are not arithmetic.
 
-    torch evaluates the size expressions and guards in the file as Python, looks node targets up by name anywhere
-    under `torch`, and unpickles custom constants; a file from a stranger could run anything through these.
+    torch evaluates the size expressions and guards in the file as Python, looks up node targets by name anywhere
+    under `torch`, and unpickles custom constants. An untrusted file could run any code through these.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -200,7 +200,7 @@ def _refusal(path: Path, what: str) -> ModelError:
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """All strings in a JSON document, each with the key that it stands under."""
+    """All strings in a JSON document, each with its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A JAX function as a torch module: arrays cross by dlpack without a copy, gradients come from jax.vjp.
+"""A JAX function as a torch module: inputs are shared through dlpack without a copy, gradients come from jax.vjp.
 
     torch x ──dlpack──▶ jax x ──vjp──▶ scores, pullback
     torch grad ◀──dlpack── pullback(v) ◀──dlpack── v
@@ -32,22 +32,22 @@ class JaxFunction(nn.Module):
         super().__init__()
         jax = require("jax", extra="jax", purpose=PURPOSE)
         self.function = function if params is None else lambda x: function(params, x)
-        # JAX holds the weights; their hash is kept as a buffer, so that the model's fingerprint sees them.
+        # The weights are in JAX; their hash is kept as a buffer, so that the model's fingerprint covers them.
         digest = hashlib.sha256(_bytes_of(jax, params)).digest()
         self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):  # no pullback needed: half the work
+        if not (torch.is_grad_enabled() and x.requires_grad):  # no gradient needed: half the work
             return _call(self.function, x)
         scores: Tensor = _Scores.apply(x, self.function)[0]  # type: ignore[no-untyped-call]
         return scores
 
 
 def from_jax(function: Callable[..., Any], *, params: Any = None) -> JaxFunction:
-    """Turn `function(x)`, or `function(params, x)`, into a module; `x` is a batch, the answer its class scores.
+    """Turn `function(x)` or `function(params, x)` into a module; it maps a batch `x` to class scores.
 
-    float64 inputs are computed in float64 (JAX would halve them silently). Gradients are first-order. Weights that the
-    function closes over are invisible from here: hand them as `params` to have them in the fingerprint.
+    float64 inputs are computed in float64 (JAX's default would silently use float32). Only first-order gradients are
+    available. Weights inside a closure are not visible here: pass them as `params` to include them in the fingerprint.
 
     >>> import jax.numpy as jnp
     >>> model = from_jax(lambda w, x: jnp.tanh(x @ w), params=jnp.ones((3, 2)))
@@ -61,7 +61,7 @@ def from_jax(function: Callable[..., Any], *, params: Any = None) -> JaxFunction
 
 
 class _Scores(torch.autograd.Function):
-    """The function itself; it hands its pullback on beside the scores."""
+    """The function itself; it returns its pullback together with the scores."""
 
     @staticmethod
     def forward(x: Tensor, function: Callable[[Any], Any]) -> tuple[Tensor, Any]:
@@ -101,15 +101,15 @@ class _Pullback(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise ModelError("Gradients of gradients do not cross the bridge to JAX.", hint="use a first-order attack")
+        raise ModelError("Second-order gradients are not supported for JAX functions.", hint="use a first-order attack")
 
 
 def _pull(v: Tensor, pullback: Callable[[Any], tuple[Any]], like: Tensor) -> Tensor:
     """v^T J, also for the stack of v that `is_grads_batched=True` hides inside one tensor.
 
-    That flag runs on torch's first vmap, which knows no rules for functions of ours; the stack is taken out and put
-    back with the two functions that vmap itself uses. Should a later torch lack them, the call below raises a
-    RuntimeError, and rows are asked for one by one.
+    That flag uses torch's legacy vmap, which does not support custom functions. So the stack is unpacked and packed
+    again with the two functions that vmap itself uses. If a later torch lacks them, the call below raises a
+    RuntimeError, and the rows are computed one by one.
     """
     if not _is_stack(v):
         return _Pullback.apply(v, pullback, like)  # type: ignore[no-untyped-call,no-any-return]
@@ -131,7 +131,7 @@ def _call(function: Callable[[Any], Any], x: Tensor) -> Tensor:
 
 
 def _precision_of(jax: Any, x: Tensor) -> Any:
-    """JAX turns float64 into float32 unless told otherwise."""
+    """JAX turns float64 into float32 unless this is switched on."""
     if x.dtype != torch.float64:
         return contextlib.nullcontext()
     if hasattr(jax, "enable_x64"):
@@ -148,8 +148,8 @@ def _to_jax(jax: Any, x: Tensor) -> Any:
 
 def _to_torch(array: Any, device: torch.device) -> Tensor:
     if not hasattr(array, "__dlpack__"):
-        raise ModelError(f"An array of class scores was expected of a JAX function, got {type(array).__name__}.")
-    # The copy ends the sharing: torch may write into a tensor in place, JAX takes its arrays to be constant.
+        raise ModelError(f"A JAX function was expected to return an array of class scores, got {type(array).__name__}.")
+    # A copy, because torch may change a tensor in place, while JAX assumes that its arrays are constant.
     return torch.utils.dlpack.from_dlpack(array).clone().to(device)
 
 

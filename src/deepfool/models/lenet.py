@@ -1,10 +1,10 @@
 """LeNet for MNIST and for CIFAR-10 (after LeCun, Bottou, Bengio, Haffner: "Gradient-based learning applied to
-document recognition", 1998), in the shapes that the toolboxes of the DeepFool paper's day gave it.
+document recognition", 1998), as the toolboxes of the DeepFool paper's time defined it.
 
 `lenet_mnist` is Caffe's `examples/mnist/lenet.prototxt`, the same layers as MatConvNet's `cnn_mnist_init.m`.
 `lenet_cifar10`, three convolutions, is MatConvNet's `cnn_cifar_init.m`: Caffe's `cifar10_quick` with a ReLU after the
-first dense layer. Both toolboxes let the last pooling window reach over the border (32 -> 16 -> 8 -> 4 pixels) and
-average over the pixels that are there.
+first dense layer. In both toolboxes the last pooling window may extend over the border (32 -> 16 -> 8 -> 4 pixels);
+an average is taken over the pixels inside.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Image classifiers from torchvision, timm and Hugging Face transformers, with their own normalisation put inside.
+"""Image classifiers from torchvision, timm and Hugging Face transformers, with their normalisation inside the model.
 
-Resizing and cropping stay with the data: they change the shape of an input, not the space that attacks move in.
+Resizing and cropping belong to the data: they change the shape of an input, not the space that attacks search.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepfool.models.building import Built, flag, require, split_options, unknow
 from deepfool.models.checkpoints import weights_only
 from deepfool.models.preprocessing import Normalize
 
-# Operators that torchvision describes when it is imported, in the words of its C++ sources.
+# Operators that torchvision expects at import, with the schemas of its C++ sources.
 TORCHVISION_OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -31,12 +31,12 @@ TORCHVISION_OPERATORS = {
 
 
 def import_torchvision(*, extra: str, purpose: str) -> Any:
-    """Import torchvision, also where its compiled operators do not load.
+    """Import torchvision, even if its compiled operators do not load.
 
-    The wheels on PyPI are built against the CUDA build of torch; beside a CPU-only torch of the same version their
-    library cannot be opened. torchvision means to carry on without it, but trips over the description of its two
-    box-suppression operators, which are then missing. No classifier calls them, so their names are declared here,
-    without a body, and the import goes through; calling them still fails, as torchvision intends.
+    The wheels on PyPI are built against the CUDA build of torch, and their library cannot be opened with a CPU-only
+    torch of the same version. torchvision is meant to work without it, but its import fails because two box-suppression
+    operators are missing. No classifier calls them, so they are declared here without a body and the import succeeds.
+    Calling them still fails, as torchvision intends.
     """
     if "torchvision" in sys.modules:
         return sys.modules["torchvision"]
@@ -61,14 +61,14 @@ def build_torchvision(text: str, *, pretrained: bool) -> Built:
     weights = _torchvision_weights(available, options.pop("weights", "DEFAULT")) if pretrained else None
     if weights is not None and options:
         raise InputError(
-            f"num_classes cannot change for weights that are trained already, got {text!r}.",
+            f"num_classes cannot be changed for pretrained weights, got {text!r}.",
             hint="add weights=none, or give the trained weights as file:FILE with this as the architecture",
         )
     builder = models.get_model_builder(name)
     if weights is None and "init_weights" in inspect.signature(_class_built_by(builder)).parameters:
-        options["init_weights"] = False  # torchvision warns that its slow initialisation will go; ours is not to train
+        options["init_weights"] = False  # avoids a torchvision warning; the weights are not used for training
     network = _fetch(f"torchvision:{name}", lambda: builder(weights=weights, progress=False, **options))
-    recipe = (weights or available.DEFAULT).transforms()  # without weights: what the architecture is used with
+    recipe = (weights or available.DEFAULT).transforms()  # without weights: the preprocessing of the default weights
     return Built(
         module=nn.Sequential(Normalize(recipe.mean, recipe.std), network),
         network=network,
@@ -79,7 +79,7 @@ def build_torchvision(text: str, *, pretrained: bool) -> Built:
 
 
 def _class_built_by(builder: Callable[..., nn.Module]) -> Any:
-    """The class that a builder function is annotated to return; the builder takes that class's arguments too."""
+    """The class in a builder's return annotation; the builder accepts its arguments too."""
     annotation = inspect.signature(builder).return_annotation
     return getattr(sys.modules[builder.__module__], annotation) if isinstance(annotation, str) else annotation
 
@@ -94,7 +94,7 @@ def _torchvision_weights(available: Any, wanted: str) -> Any:
 
 
 def build_timm(text: str, *, pretrained: bool) -> Built:
-    """Build `NAME[?pretrained=false][&num_classes=N]` with timm; `local-dir:` and `hf-hub:` names pass as they are."""
+    """Build `NAME[?pretrained=false][&num_classes=N]` with timm; `local-dir:` and `hf-hub:` names are passed on."""
     import_torchvision(extra="timm", purpose="timm:NAME")  # timm imports it
     timm = require("timm", extra="timm", purpose="timm:NAME")
     name, options = split_options(text, {"pretrained": flag, "num_classes": int})
@@ -123,13 +123,13 @@ def _timm_classes(timm: Any, network: Any) -> tuple[str, ...]:
 
 
 def build_huggingface(text: str, *, pretrained: bool) -> Built:
-    """Build `NAME_OR_DIRECTORY[?revision=R]` with transformers; code that a repository carries is never run."""
+    """Build `NAME_OR_DIRECTORY[?revision=R]` with transformers; code in the repository is never run."""
     if importlib.util.find_spec("torchvision") is not None:
         import_torchvision(extra="hf", purpose="hf:NAME")  # transformers uses it where it is installed
     transformers = require("transformers", extra="hf", purpose="hf:NAME")
     name, options = split_options(text, {"revision": str, "pretrained": flag})
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise InputError(f"A directory written by save_pretrained was expected, got {name!r}, which is none.")
+        raise InputError(f"A directory written by save_pretrained was expected, but there is no directory {name!r}.")
     trained = options.pop("pretrained", True) and pretrained
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     settings = {"trust_remote_code": False, **options}
@@ -153,7 +153,7 @@ def build_huggingface(text: str, *, pretrained: bool) -> Built:
 
 @contextlib.contextmanager
 def _silent(transformers: Any) -> Iterator[None]:
-    """No progress bar of theirs: drawing is for the command line."""
+    """Turn off the progress bar of transformers: only the command line draws."""
     settings = transformers.utils.logging
     drawn = settings.is_progress_bar_enabled()
     settings.disable_progress_bar()
@@ -176,11 +176,11 @@ class ReverseChannels(nn.Module):
 
 
 def preprocessing_of(processor: Any) -> tuple[list[nn.Module], tuple[int, ...]]:
-    """Read what an image processor does to a pixel by showing it images of one colour.
+    """Find out what an image processor does to a pixel by giving it images of a single colour.
 
-    Processors rescale, shift, normalise and reorder channels under many names and defaults. An image of one colour
-    goes through resizing and cropping unchanged, so black and white give the two coefficients of each channel, and a
-    third colour tells the order of the channels and whether that was all.
+    Processors rescale, shift, normalise and reorder channels under many names and defaults. Resizing and cropping do
+    not change an image of a single colour. So black and white give the two coefficients of each channel, and a third
+    colour gives the order of the channels and checks that there is nothing else.
     """
     black, white, colour = (_show(processor, rgb) for rgb in ((0, 0, 0), (255, 255, 255), (51, 102, 204)))
     shape = tuple(black.shape)
@@ -194,7 +194,7 @@ def preprocessing_of(processor: Any) -> tuple[list[nn.Module], tuple[int, ...]]:
             return [*order, normalize], shape
     raise ModelError(
         f"{type(processor).__name__} does more to a pixel than an affine map per channel.",
-        hint="build the model with its preprocessing inside in your own code, and name it as py:package.module:factory",
+        hint="build the model with its preprocessing inside in your own code, and give it as py:package.module:factory",
     )
 
 
@@ -203,13 +203,14 @@ def _show(processor: Any, rgb: tuple[int, int, int]) -> Tensor:
     pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"][0]
     if pixels.ndim != 3 or float((pixels.amax(dim=(1, 2)) - pixels.amin(dim=(1, 2))).max()) > 1e-3:
         raise ModelError(
-            f"{type(processor).__name__} was expected to turn an image of one colour into one, got {pixels.shape}."
+            f"{type(processor).__name__} was expected to keep an image of one colour uniform, "
+            f"got shape {tuple(pixels.shape)}."
         )
     return pixels
 
 
 def _fetch(spec: str, build: Callable[[], Any]) -> Any:
-    """Run what may read a cache, a disk or the network, and turn its many errors into one that names the model."""
+    """Run code that may use a cache, the disk or the network, and turn its errors into one that names the model."""
     try:
         with weights_only():
             return build()
@@ -218,6 +219,6 @@ def _fetch(spec: str, build: Callable[[], Any]) -> Any:
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise ModelError(
             f"{spec} could not be built: {type(error).__name__}: {error}",
-            hint="weights are downloaded on first use; without a connection, load your own as file:FILE with the "
-            "architecture beside it",
+            hint="weights are downloaded on first use; without a connection, load your own as file:FILE and name the "
+            "architecture",
         ) from error

@@ -1,4 +1,4 @@
-"""scikit-learn's linear classifiers as one affine layer, scalers folded in, so that the exact answer applies."""
+"""scikit-learn's linear classifiers as one affine layer with scalers folded in, so that exact solutions apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PURPOSE = "a scikit-learn model"
 class LinearScores(nn.Linear):
     """An affine map from flattened inputs to class scores, computed in the precision of its weights.
 
-    `classes` are the estimator's labels; with two of them there is one score, above zero for the second.
+    `classes` are the estimator's labels. With two classes there is a single score, positive for the second.
     """
 
     def __init__(self, weight: np.ndarray[Any, Any], bias: np.ndarray[Any, Any], classes: tuple[str, ...]) -> None:
@@ -35,7 +35,7 @@ class LinearScores(nn.Linear):
 def from_sklearn(estimator: Any, *, dtype: torch.dtype = torch.float64) -> LinearScores:
     """Turn a fitted linear classifier, or a Pipeline of scalers that ends in one, into a module.
 
-    The module's scores are checked against the estimator's `decision_function` before they are handed back.
+    The module's scores are checked against the estimator's `decision_function` before it is returned.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> estimator = LogisticRegression().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
@@ -52,7 +52,7 @@ def from_sklearn(estimator: Any, *, dtype: torch.dtype = torch.float64) -> Linea
 
 
 def _take_apart(estimator: Any) -> tuple[Any, Any, Any]:
-    """The scale and shift that the steps before the classifier amount to, and the classifier."""
+    """The combined scale and shift of the steps before the classifier, and the classifier."""
     pipeline = require("sklearn.pipeline", extra="sklearn", purpose=PURPOSE)
     if not isinstance(estimator, pipeline.Pipeline):
         return np.float64(1), np.float64(0), estimator
@@ -87,8 +87,8 @@ def _coefficients(estimator: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     base = require("sklearn.linear_model._base", extra="sklearn", purpose=PURPOSE)
     if not isinstance(estimator, base.LinearClassifierMixin):
         raise InputError(
-            f"A linear classifier of scikit-learn was expected, got {estimator!r}.",
-            hint="LogisticRegression, LinearSVC, RidgeClassifier, SGDClassifier and Perceptron will do",
+            f"A scikit-learn linear classifier was expected, got {estimator!r}.",
+            hint="for example LogisticRegression, LinearSVC, RidgeClassifier, SGDClassifier or Perceptron",
         )
     if not hasattr(estimator, "coef_"):
         raise InputError(f"A fitted estimator was expected, got {estimator!r}.", hint="call fit first")
@@ -110,8 +110,8 @@ def _check(estimator: Any, module: LinearScores) -> None:
     ours = module(torch.as_tensor(rows)).detach().numpy()
     if theirs.size != ours.size or module.out_features != (1 if len(module.classes) == 2 else len(module.classes)):
         raise InputError(
-            f"One label per row was expected of {type(estimator).__name__}, got scores of shape {theirs.shape}.",
-            hint="multi-label and one-against-one classifiers have no single set of class scores",
+            f"{type(estimator).__name__} was expected to give one label per row, got scores of shape {theirs.shape}.",
+            hint="multi-label and one-vs-one classifiers have no single set of class scores",
         )
     scale = max(1.0, float(np.abs(theirs).max()))
     if not np.allclose(theirs.reshape(ours.shape), ours, rtol=0, atol=1e-6 * scale):

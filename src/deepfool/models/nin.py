@@ -1,9 +1,9 @@
 """Network in Network for CIFAR-10 (Lin, Chen, Yan: "Network In Network", ICLR 2014).
 
-Layer sizes are those of MatConvNet's `cnn_cifar_init_nin.m`, the toolbox the DeepFool authors trained with: three
+Layer sizes are those of MatConvNet's `cnn_cifar_init_nin.m`, the toolbox that the DeepFool authors used: three
 convolutions, each followed by two 1x1 convolutions (the "mlpconv"), and a global average instead of dense layers.
 Like that file, and unlike the first Caffe definition, no ReLU follows the last 1x1 convolution, and the pooling
-windows do not reach over the border (32 -> 15 -> 7 pixels).
+windows do not extend over the border (32 -> 15 -> 7 pixels).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def nin_cifar10(dropout: float = 0.5) -> nn.Sequential:
         nn.Flatten(),
     )
     convolutions = [layer for layer in network if isinstance(layer, nn.Conv2d)]
-    for layer in convolutions:  # He's initialisation, the last layer a tenth of it
+    for layer in convolutions:  # He initialisation, with the last layer scaled by a tenth
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     nn.init.normal_(convolutions[-1].weight, std=0.1 * (2 / 192) ** 0.5)

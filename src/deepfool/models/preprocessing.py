@@ -1,4 +1,4 @@
-"""Preprocessing as layers, so that every network takes pixels in [0, 1] and attacks see that space alone."""
+"""Preprocessing as layers, so that every network takes pixels in [0, 1] and attacks work in that space."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Normalize(nn.Module):
-    """Subtract a mean and divide by a deviation, channel by channel.
+    """Subtract a mean and divide by a standard deviation, per channel.
 
-    The constants are buffers, so they follow the module to its device and into its weight file.
+    The constants are buffers, so they move with the module to its device and into its weight file.
 
     >>> Normalize([0.5], [0.25])(torch.ones(1, 1, 2, 2)).flatten().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -35,7 +35,7 @@ class Normalize(nn.Module):
 
 
 class CaffeInput(nn.Module):
-    """RGB in [0, 1] to what Caffe's ImageNet networks read: blue-green-red in 0-255, minus the mean of each channel.
+    """Convert RGB in [0, 1] to the input of Caffe's ImageNet networks: BGR in 0-255, minus the mean of each channel.
 
     >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
     >>> CaffeInput(mean_bgr=(104, 117, 123))(red).flatten().tolist()

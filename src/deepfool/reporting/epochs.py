@@ -10,7 +10,7 @@ import numpy as np
 
 from deepfool.errors import InputError
 from deepfool.reporting.figures import DASHES, PALETTE, save_figure
-from deepfool.training.finetuning import Epoch
+from deepfool.training.results import Epoch
 
 MARKS = ("o", "s", "^", "D", "v", "P")
 

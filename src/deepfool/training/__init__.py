@@ -1,1 +1,1 @@
-"""TRAINING: SGD as the paper trains, recipes of the zoo, fine-tuning on perturbed samples."""
+"""TRAINING: SGD as in the paper, the recipes of the zoo, fine-tuning on perturbed samples."""

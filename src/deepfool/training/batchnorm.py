@@ -1,8 +1,8 @@
-"""Batch normalisation as a scaffold: there while a network is trained, folded into its convolutions when it is done.
+"""Batch normalisation as a scaffold: present during training, folded into the convolutions afterwards.
 
-After training, a normalisation is one scale and one shift per channel, and so is part of the convolution before it
-(Ioffe and Szegedy, 2015, section 3.1). A network published without it is then trained in a fraction of the epochs, and
-what comes out has the published layers and no others (convolutions end up with a bias).
+A trained normalisation is one scale and one shift per channel, which the convolution before it can absorb (Ioffe and
+Szegedy, 2015, section 3.1). A network published without normalisation then trains in a fraction of the epochs, and the
+result has exactly the published layers (all folded convolutions have a bias).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
 class Normalized(nn.Sequential):
-    """A convolution and the normalisation that stands behind it for the time of training."""
+    """A convolution followed by a normalisation, during training only."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         normalisation = nn.BatchNorm2d(convolution.out_channels, device=convolution.weight.device)
@@ -23,7 +23,7 @@ class Normalized(nn.Sequential):
 
 
 def scaffold(model: nn.Module) -> nn.Module:
-    """Put a normalisation between each convolution and the ReLU right after it, in place.
+    """Insert a normalisation between each convolution and the ReLU right after it, in place.
 
     >>> net = scaffold(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 1)))
     >>> [type(layer).__name__ for layer in net], [type(layer).__name__ for layer in net[0]]
@@ -40,7 +40,7 @@ def scaffold(model: nn.Module) -> nn.Module:
 
 
 def fold(model: nn.Module) -> nn.Module:
-    """Take the scaffold down, in place: each convolution takes over the scale and the shift behind it.
+    """Remove the scaffold, in place: each convolution absorbs the scale and the shift after it.
 
     >>> import torch
     >>> net = scaffold(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())).eval()

@@ -1,7 +1,7 @@
-"""The processes that train one model together: this one alone, or several through Accelerate.
+"""The processes that train one model: this one alone, or several through Accelerate.
 
-Each takes a part of every batch, the gradients are averaged, and all make the same step. Weights are whole in every
-process (data parallelism): what Accelerate can split further, such as FSDP's shards, is not supported.
+Each takes a part of every batch, the gradients are averaged, and all make the same step. Every process holds all the
+weights (data parallelism); sharded weights, such as those of FSDP, are not supported.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from deepfool.models.building import require
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)
-"""How long the others wait for the main process, which may be making a perturbed set all the while."""
+"""How long the others wait for the main process, which may take days to make a perturbed set."""
 
 
 class Team:
-    """This process alone; what a training loop asks of its team, with the answers of a team of one.
+    """A team of one: this process alone. Subclasses override what differs for several.
 
     >>> ALONE.part(5)
     (slice(0, 5, None), 1.0)
@@ -43,11 +43,11 @@ class Team:
         return wanted
 
     def part(self, count: int) -> tuple[slice, float]:
-        """Which samples of a batch this process takes, and what its mean loss weighs in that of the batch.
+        """Which samples of a batch this process takes, and the weight of its mean loss.
 
-        The average over the team of the weighted means is the mean over the whole batch, also where the batch cannot
-        be divided evenly. A process for which no sample is left takes one of another's, with no weight: all of them
-        have to take part in every step.
+        The weighted means, averaged over the team, give the mean over the whole batch, even if the batch cannot be
+        divided evenly. Every process must take part in every step, so one with no sample of its own computes another's
+        with weight 0.
         """
         start, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         if start == stop:
@@ -55,35 +55,35 @@ class Team:
         return slice(start, stop), (stop - start) * self.size / count
 
     def join(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """The model and optimizer that step together with those of the others."""
+        """Versions of the model and the optimizer that step together with the other processes."""
         return model, optimizer
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients, averaged over the team."""
+        """Compute the gradients, averaged over the team."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def clip(self, model: nn.Module, most: float) -> None:
-        """Shorten the gradient to a norm of at most `most`."""
+        """Clip the gradient to a norm of at most `most`."""
         nn.utils.clip_grad_norm_(model.parameters(), most)
 
     def by_main(self, work: Callable[[], T]) -> T:
-        """What the main process makes of `work`, told to all; the others wait for it."""
+        """Run `work` in the main process only, and return its result in all of them."""
         return work()
 
     def leave(self) -> None:
-        """The last word of a process that will not train again."""
+        """Call this once a process will not train again."""
 
 
 ALONE = Team()
 
 
 class Accelerated(Team):
-    """The processes that `accelerate launch` has started."""
+    """The processes started by `accelerate launch`."""
 
     def __init__(self) -> None:
         accelerate = require("accelerate", extra="accelerate", purpose="training in several processes")
         patient = accelerate.InitProcessGroupKwargs(timeout=PATIENCE)
-        # Half precision would round away much of a perturbation of a hundredth.
+        # Half precision would round away much of a perturbation of 0.01.
         self._accelerator = accelerate.Accelerator(mixed_precision="no", kwargs_handlers=[patient])
         self._broadcast = accelerate.utils.broadcast_object_list
         self.rank = self._accelerator.process_index
@@ -103,9 +103,9 @@ class Accelerated(Team):
         self._accelerator.clip_grad_norm_(model.parameters(), most)
 
     def by_main(self, work: Callable[[], T]) -> T:
-        told: list[Any] = [work() if self.is_main else None]
-        self._broadcast(told)
-        result: T = told[0]
+        shared: list[Any] = [work() if self.is_main else None]
+        self._broadcast(shared)
+        result: T = shared[0]
         return result
 
     def leave(self) -> None:
@@ -113,7 +113,7 @@ class Accelerated(Team):
 
 
 def find_team() -> Team:
-    """The team that this process was started in: by `accelerate launch` (or torchrun), or alone.
+    """The team of this process: that of `accelerate launch` (or torchrun), or this process alone.
 
     >>> find_team().size
     1
@@ -123,5 +123,5 @@ def find_team() -> Team:
 
 @lru_cache
 def _launched() -> Team:
-    """Joined once: a process cannot join its group twice."""
+    """Cached, because a process cannot join its group twice."""
     return Accelerated()

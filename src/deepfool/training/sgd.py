@@ -1,18 +1,16 @@
-"""SGD with momentum, as the paper trains: one recipe in, one trained module out, resumable after a kill.
+"""SGD with momentum, as in the paper: takes a recipe, returns a trained module, and can resume after a kill.
 
-All randomness of an epoch (order, crops, flips, dropout) is drawn from a stream seeded by (seed, epoch), so an
-epoch that is run again after a kill is the same epoch, and a resumed training ends where an unbroken one does.
+All randomness of an epoch (order, crops, flips, dropout) comes from a generator seeded by (seed, epoch). An epoch that
+is repeated after a kill is therefore the same epoch, and a resumed training ends with the same weights.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +18,13 @@ from torch import Tensor, nn
 
 from deepfool.errors import InputError, RunError
 from deepfool.training.batchnorm import fold, scaffold
+from deepfool.training.checkpoints import read_checkpoint, save_checkpoint
 from deepfool.training.processes import ALONE, Team
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained. Everything here goes into the card that ships with the weights."""
+    """How a network is trained. All of it is recorded in the card beside the weights."""
 
     epochs: int
     learning_rate: float
@@ -33,22 +32,22 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     warmup: float = 0.1
-    """Share of all steps over which the rate climbs from 0; afterwards it falls to 0 along a cosine."""
+    """The share of all steps over which the rate rises from 0; after that it falls to 0 along a cosine."""
     shift: int = 0
     """Images are shifted by up to this many pixels, zero-padded (the usual random crop)."""
     flip: bool = False
     """Mirror half of the images."""
     crops: tuple[tuple[int, int], ...] = ()
-    """(first epoch, side) pairs: from that epoch on, train on random crops of that side. Cheaper early epochs for
-    networks that end in a global average; empty means the full image throughout."""
+    """(first epoch, side) pairs: from that epoch on, train on random crops of that side. This makes the early epochs of
+    networks that end in a global average cheaper. Empty means full images in all epochs."""
     clip: float = math.inf
-    """Largest norm of the whole gradient."""
+    """The gradient over all weights is clipped to this norm."""
     dropout: float | None = None
-    """The rate of all dropout layers while training; None leaves each as the network defines it."""
+    """The rate of all dropout layers during training; None keeps the rates that the network defines."""
     bfloat16: bool = False
-    """Run the layers in bfloat16 while training (weights, loss and evaluation stay in float32)."""
+    """Run the layers in bfloat16 during training (weights, loss and evaluation stay in float32)."""
     batchnorm: bool = False
-    """Normalise between convolution and ReLU while training; the trained network has it folded away."""
+    """Use batch normalisation between convolution and ReLU during training; it is folded away at the end."""
 
     def side(self, epoch: int, full: int) -> int:
         """The side of the training crops in this epoch.
@@ -61,7 +60,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training run tells its caller after each batch."""
+    """What `on_progress` gets after each batch."""
 
     epoch: int
     epochs: int
@@ -84,7 +83,7 @@ def train(
 ) -> nn.Module:
     """Train `model` in place on images (n, c, h, w), uint8 or float in [0, 1], and return it.
 
-    With `checkpoint`, the state is written there after every epoch, and a file found there is taken up again.
+    `checkpoint` is a file that is written after every epoch; if it exists already, training resumes from it.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     >>> x = torch.rand(64, 1, 2, 2); y = (x.flatten(1).sum(1) > 2).long()
@@ -113,7 +112,7 @@ def train(
             ):  # fmt: skip
                 on_progress(Progress(epoch, recipe.epochs, batch + 1, batches, loss))
             if path is not None:
-                save_state(path, model, optimizer, epoch=epoch + 1, seed=seed, recipe=asdict(recipe))
+                save_checkpoint(path, model, optimizer, epoch=epoch + 1, seed=seed, recipe=asdict(recipe))
             if test is not None:
                 error = test_error(model, *test)
                 on_progress(Progress(epoch, recipe.epochs, batches, batches, loss, error))
@@ -121,7 +120,7 @@ def train(
 
 
 def prepare(model: nn.Module, recipe: Recipe) -> None:
-    """Lay the weights out for speed, and set the dropout that the recipe asks for.
+    """Choose the faster memory layout, and set the recipe's dropout rate.
 
     >>> net = nn.Sequential(nn.Dropout(0.5))
     >>> prepare(net, Recipe(1, 0.1, dropout=0.2)); net
@@ -130,14 +129,14 @@ def prepare(model: nn.Module, recipe: Recipe) -> None:
     )
     """
     # Dense layers keep their layout; convolutions are faster with the channels last.
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own hints leave it out
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type hints
     for layer in model.modules():
         if isinstance(layer, nn.Dropout) and recipe.dropout is not None:
             layer.p = recipe.dropout
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """SGD with Nesterov's momentum over the weights that ask for a gradient.
+    """SGD with Nesterov momentum over the weights that require a gradient.
 
     >>> make_optimizer(nn.Linear(2, 2), Recipe(1, 0.1)).defaults["nesterov"]
     True
@@ -159,11 +158,11 @@ def run_epoch(
     scores: Callable[[Tensor], Tensor] | None = None,
     team: Team = ALONE,
 ) -> Iterator[tuple[int, float]]:
-    """One pass over the batches, a step for each; yields (batch, loss) after each step.
+    """One pass over the batches with one step each; yields (batch, loss) after each step.
 
-    `rate` gives the learning rate of each batch; `place` is how errors call this epoch; `scores` reads class scores
-    where the output of the model is something else. The members of a team take a part of each batch, and all of them
-    make the same step: that of the whole batch.
+    `rate` gives the learning rate of each batch. `place` is the name of this epoch in error messages. `scores` computes
+    class scores if the model's output is something else. The processes of a team each take a part of the batch, and
+    all make the same step: that of the whole batch.
 
     >>> net = nn.Linear(2, 2)
     >>> data = [(torch.rand(8, 2), torch.zeros(8, dtype=torch.long))] * 3
@@ -188,7 +187,7 @@ def run_epoch(
         if not math.isfinite(loss.item()):
             raise RunError(
                 f"the loss became {loss.item()} in {place}, batch {batch + 1}.",
-                hint="a smaller learning rate, a longer warm-up or a smaller `clip` keeps it finite",
+                hint="try a smaller learning rate, a longer warm-up or a smaller `clip`",
             )
         optimizer.zero_grad(set_to_none=True)
         team.backward(loss)
@@ -223,11 +222,11 @@ def test_error(
     return wrong / len(images)
 
 
-test_error.__test__ = False  # type: ignore[attr-defined]  # its name makes pytest take it for a test
+test_error.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it because of its name
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Pixels as floats in [0, 1]; floats are passed through.
+    """Pixels as floats in [0, 1]; floats are returned unchanged.
 
     >>> to_unit(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
@@ -236,9 +235,9 @@ def to_unit(images: Tensor) -> Tensor:
 
 
 def last_rate(recipe: Recipe, epochs: int = 5) -> float:
-    """The mean learning rate over the last epochs of a recipe (over all, if there are fewer).
+    """The mean learning rate over the last epochs of a recipe (over all epochs if there are fewer).
 
-    A schedule that ends at 0 has no last rate to speak of, and its peak is a rate for weights that know nothing yet.
+    The last rate of a schedule that ends at 0 is useless here, and its peak is meant for untrained weights.
 
     >>> round(last_rate(Recipe(epochs=5, learning_rate=0.1, warmup=0.0)), 6)
     0.05
@@ -259,14 +258,14 @@ def _rate(recipe: Recipe, done: float) -> float:
 def draw_batches(
     images: Tensor, labels: Tensor, recipe: Recipe, epoch: int, generator: torch.Generator | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of batches, shuffled, shifted, cropped and mirrored by a generator, else by the global stream.
+    """One epoch of batches, shuffled, shifted, cropped and mirrored with this generator, or with the global one.
 
     >>> images = torch.rand(5, 1, 2, 2)
     >>> [len(x) for x, _ in draw_batches(images, torch.arange(5), Recipe(1, 0.1, batch_size=2), 0)]
     [2, 2, 1]
     """
     side = recipe.side(epoch, images.shape[-1])
-    pad = recipe.shift if side == images.shape[-1] else 0  # a smaller crop moves about inside the image as it is
+    pad = recipe.shift if side == images.shape[-1] else 0  # a smaller crop has room to move inside the image
     for chosen in torch.split(torch.randperm(len(images), generator=generator), recipe.batch_size):
         x = to_unit(images[chosen])
         room = images.shape[-1] + 2 * pad - side
@@ -281,49 +280,13 @@ def draw_batches(
         yield x, labels[chosen]
 
 
-def save_state(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, epoch: int, **about: Any
-) -> None:  # fmt: skip
-    """Write the state beside its final name and rename it, so that a kill never leaves half a checkpoint.
-
-    >>> import tempfile
-    >>> net = nn.Linear(1, 1)
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     save_state(Path(here) / "run.pt", net, make_optimizer(net, Recipe(1, 0.1)), epoch=3, seed=0)
-    ...     read_state(Path(here) / "run.pt", "epoch")["epoch"]
-    3
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), **about}
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as stream:
-        torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-
-
-def read_state(path: Path, *needed: str) -> dict[str, Any]:
-    """A checkpoint that has these entries; nothing that it holds is run."""
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        for name in needed:
-            state[name]
-    except (OSError, RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        raise RunError(
-            f"{path} cannot be read as a checkpoint ({type(error).__name__}).",
-            hint="remove the file to start afresh, or give another checkpoint path",
-        ) from error
-    return state
-
-
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int) -> int:
-    state = read_state(path, "epoch", "seed", "recipe", "model", "optimizer")
+    state = read_checkpoint(path, "epoch", "seed", "recipe", "model", "optimizer")
     found = Recipe(**state["recipe"]), state["seed"]
     if found != (recipe, seed):
         raise InputError(
-            f"{path} was written by another recipe or seed: {found[0]}, seed {found[1]}.",
-            hint="give another checkpoint path, or remove the file to start afresh",
+            f"{path} was written with another recipe or seed: {found[0]}, seed {found[1]}.",
+            hint="give another checkpoint path, or remove the file to start again",
         )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
