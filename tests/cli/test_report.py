@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_evaluate_leaves_a_report(run, tmp_path):
     assert f"report: {tmp_path / 'a' / 'report.html'}" in call(*COMMON, "--out", tmp_path / "a").stderr
     call(*COMMON, "--out", tmp_path / "b", "--no-report", "-q")
     assert not (tmp_path / "b" / "report.html").exists()
+    assert (tmp_path / "b" / "gallery.safetensors").read_bytes() == (run / "gallery.safetensors").read_bytes()
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_run(tmp_path):
@@ -55,6 +57,21 @@ def test_report(run, tmp_path):
     assert call("report", run, run).stdout.strip() == str(run / "report.html")
     with pytest.raises(RunError, match="is not a run"):
         call("report", tmp_path)
+
+
+def test_report_after_the_model_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_net.py").write_text("from deepfool.models.sources import resolve\n"
+                                         "def make():\n    return resolve('fc500-mnist').module\n")  # fmt: skip
+    call(
+        "evaluate", "--model", "py:own_net:make", "--data", "mnist-sample", "--limit", 20, "--out", "run", "--no-report"
+    )
+    (tmp_path / "own_net.py").unlink()
+    sys.modules.pop("own_net")
+    call("report", "run")
+    assert Path("run/report.html").read_text().count("data:image/png") == 60
+    assert "own_net" not in sys.modules, "a report runs no code of others"
 
 
 def test_table_and_figure(run, tmp_path):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from deepfool.reporting.images import Array, Pixels, show_perturbation, to_pixels
+from deepfool.reporting.images import Pixels, show_perturbation, to_pixels
 from deepfool.reporting.wording import format_number
+from deepfool.runs.gallery import Array
 
 SIDE = 320
 """Of each panel, in pixels; small images are enlarged by a whole factor."""
