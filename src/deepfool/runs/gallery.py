@@ -84,7 +84,11 @@ def keep_gallery(run: Run, samples: Data, job: Job, module: nn.Module, *, batch_
     if path.exists() and not renew:
         return
     try:
-        cache.write(path, _encode(_collect(run, samples, job, module, batch_size)))
+        stored = _collect(run, samples, job, module, batch_size)
+    except DeepFoolError as error:  # the measurement stands without its pictures
+        stored = _nothing(f"There are no pictures: {error}")
+    try:
+        cache.write(path, _encode(stored))
     except DataError as error:
         why = getattr(error.__cause__, "strerror", None) or error
         raise RunError(
@@ -103,14 +107,11 @@ def _collect(run: Run, samples: Data, job: Job, module: nn.Module, batch_size: i
         return _nothing()
     count, shrink = _fit(shape, len(chosen))
     shown = chosen.pick(np.sort(_order_inwards(len(chosen))[:count]))
-    try:
-        found = dict(
-            _read_stored(run, shown)
-            if run.identity["perturbations"]
-            else _attack_again(shown, samples, job, module, batch_size)
-        )
-    except DeepFoolError as error:
-        return _nothing(f"There are no pictures: {error}")
+    found = dict(
+        _read_stored(run, shown)
+        if run.identity["perturbations"]
+        else _attack_again(shown, samples, job, module, batch_size)
+    )
     notes = []
     if count < len(chosen):
         notes.append(f"Pictures of {count} samples are kept, so that the run folder stays small.")
