@@ -93,7 +93,7 @@ def test_attack_writes_an_image_that_fools(digit, tmp_path):
     assert classify(source.module, read_back(digit)) == 3
     written = classify(source.module, read_back(tmp_path / "out.png"))
     assert written != 3
-    assert f"in 8 bits still {written}" in done.stderr
+    assert f"after rounding to 8 bits still {written}" in done.stderr
     assert "rho 0." in done.stdout
     with Image.open(tmp_path / "out-panels.png") as panels:
         assert panels.width > 3 * 300
@@ -110,7 +110,7 @@ def test_a_threshold_holds_for_the_image_that_is_written(tmp_path, attack):
     assert [row["before"][0]["label"] for row in rows] == [0, 0]
     written = read_back(tmp_path / "out.png")
     assert float(written.mean()) > 0.5
-    assert "in 8 bits still class 1" in done.stderr
+    assert "after rounding to 8 bits still class 1" in done.stderr
 
 
 @pytest.mark.parametrize("threshold", ["nan", "inf", "high", "true", "[1]"])
@@ -184,4 +184,4 @@ def test_attack_on_a_photograph(tmp_path):
         pytest.skip("no photographs: set DEEPFOOL_TEST_IMAGES to a folder of them")
     words = ("--model", "efficientnet-lite0", "--knob", "candidates=10", "-o", tmp_path / "a.png")
     done = call("attack", photograph, *words)
-    assert "in 8 bits still" in done.stderr
+    assert "after rounding to 8 bits still" in done.stderr

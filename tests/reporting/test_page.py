@@ -224,16 +224,16 @@ def test_a_thousand_classes(tmp_path, watch):
     assert seen.complaints == []
     assert seen.page.locator("#chart-classes-0 .barlayer .point > path:not(.xerror)").count() == 40
     assert seen.page.locator(".matrix").count() == 0
-    assert "The commonest changes" in seen.page.locator("#matrix-0").inner_text()
+    assert "The most common changes" in seen.page.locator("#matrix-0").inner_text()
 
 
 def test_censored_samples_are_told_and_drawn_as_a_band(tmp_path, watch):
     seen = watch(write_report([simulate(tmp_path / "run", 200, censored=40)])).page
     assert seen.locator(".big").inner_text().startswith("≥")
-    assert "not known" in seen.locator(".figure .small").inner_text()
+    assert "unknown" in seen.locator(".figure .small").inner_text()
     assert "40 of 200 samples were not fooled" in seen.locator(".warning").inner_text()
     assert seen.locator("#curve-0 .scatterlayer .fills path").count() >= 1
-    assert "40 ran out of steps" in seen.locator("#method").inner_text()
+    assert "40 ran out of iterations" in seen.locator("#method").inner_text()
 
 
 def test_runs_with_little_in_them(tmp_path, watch):
@@ -260,7 +260,7 @@ def test_what_was_verified_is_shown(runs, tmp_path, watch):
     assert "Not verified yet" in render_report([Run(folder)], gallery=False)
     assert CliRunner().invoke(app, ["verify", str(folder)]).exit_code == 0
     told = watch(write_report([folder], gallery=False)).page.locator("#method").inner_text()
-    assert "the stored perturbations do what the rows say" in told
+    assert "the stored perturbations match the rows" in told
     assert "60 of 60" in told
     found = json.loads((folder / "verification.json").read_text())
     (folder / "verification.json").write_text(json.dumps(found | {"rows": 59}))

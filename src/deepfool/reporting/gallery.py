@@ -66,6 +66,8 @@ class Gallery:
     cards: list[Card] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pictures: bool = False
+    grey: bool = False
+    """Whether the images have one channel."""
 
     @property
     def labels(self) -> list[tuple[int, str]]:
@@ -90,7 +92,9 @@ def make_gallery(run: Run, records: Records) -> Gallery:
     if stored is None:
         return Gallery(cards, [_explain_absence(run)])
     drawn = list(_draw(cards, stored))
-    return Gallery(drawn, stored.notes, pictures=True) if drawn else Gallery(cards, stored.notes)
+    if not drawn:
+        return Gallery(cards, stored.notes)
+    return Gallery(drawn, stored.notes, pictures=True, grey=stored.original.shape[1] == 1)
 
 
 def _explain_absence(run: Run) -> str:

@@ -130,7 +130,7 @@ def _make_part(run: Run, records: Records, name: str, gallery: Gallery) -> Part:
         run=run, records=records, name=name, norm=wording.name_norm(run.p), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5),
-        verdict=wording.tell_verdict(run, records, family_of(run), known),
+        verdict=wording.write_verdict(run, records, family_of(run), known),
         warnings=find_warnings(run, records), classes=charts.make_classes(run, records),
         matrix=charts.make_matrix(run, records), statuses=dict(charts.count_statuses(records)), gallery=gallery,
         facts=provenance.list_facts(run), command=provenance.repeat_command(run),
