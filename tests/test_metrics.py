@@ -1,4 +1,4 @@
-"""Figures against hand-made records with known answers, simulations, and SciPy."""
+"""Metrics against hand-made records with known answers, simulations, and SciPy."""
 
 import json
 import math
@@ -281,7 +281,7 @@ def test_runs_on_different_data_or_norms_are_not_compared(tmp_path):
 
 
 def test_remarks_of_the_attack_are_passed_on(tmp_path):
-    """`smallest` finds by decisions alone what has no gradient, and says so."""
+    """`smallest` uses decisions alone where there is no gradient, and says so."""
     run = evaluate(nets.Flat(), nets.points(20), "smallest", out=tmp_path / "run")
     assert any("found by decisions alone" in warning for warning in metrics.summarize(run)["warnings"])
 

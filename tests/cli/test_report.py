@@ -101,7 +101,7 @@ def test_attack_writes_an_image_that_fools(digit, tmp_path):
 
 @pytest.mark.parametrize("attack", ["deepfool", "smallest"])
 def test_a_threshold_holds_for_the_image_that_is_written(tmp_path, attack):
-    """The rounded image, what is read back, and the attack beside it are all judged at the same threshold."""
+    """The rounded image, the file read back and the compared attack all use the same threshold."""
     Image.fromarray(np.full((4, 4), 100, np.uint8)).save(tmp_path / "grey.png")  # 0.39: dark at 0.5, bright at 0
     words = ("attack", tmp_path / "grey.png", "--model", "py:tests.nets:brightness", "--grey", "--attack", attack)
     done = call(*words, "--knob", "threshold=0.5", "-o", tmp_path / "out.png", "--compare", "fgsm", "--json")

@@ -207,7 +207,7 @@ def test_hostile_file_names_are_text(tmp_path, watch):
 
 
 def test_ten_thousand_samples(tmp_path, watch):
-    """What a browser has to read and to draw does not grow with the samples: no clock is needed to know it is quick."""
+    """The size of the page does not grow with the number of samples, so it stays fast."""
     sizes, elements = [], []
     for count in (1_000, 10_000):
         path = write_report([simulate(tmp_path / str(count), count, censored=3 * count // 100)])

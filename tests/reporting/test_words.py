@@ -1,4 +1,4 @@
-"""What the page says in words, and the command to repeat a run."""
+"""The text of the page, and the command that repeats a run."""
 
 import importlib.util
 import json
@@ -61,7 +61,7 @@ def test_measured_values_hold_for_the_weights_that_ship(monkeypatch):
 
 
 def test_the_command_makes_the_same_run(runs, tmp_path):
-    """Run what the page says, into another folder: the same rows."""
+    """Running the command from the page, into another folder, gives the same rows."""
     for name in ("lenet", "linf"):
         words = shlex.split(repeat_command(Run(runs / name)))
         done = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / name), "--quiet", "--no-report"])

@@ -1,11 +1,14 @@
 """METRICS: pure functions of records.
 
-estimates.py    a number with its interval: means, quantiles, shares
-robustness.py   rho_adv, distances, classes; how samples that were not fooled count
-curves.py       accuracy against eps
-comparison.py   two runs, sample by sample
-summary.py      all of it for one run, with warnings
-gates.py        conditions that a run must meet, for CI
+    estimates.py    a number with its interval: means, quantiles, shares
+    robustness.py   rho_adv, distances, classes; how samples that were not fooled count
+    curves.py       accuracy against eps
+    comparison.py   two runs, sample by sample
+    summary.py      all metrics of one run, with warnings
+    gates.py        conditions that a run must meet, for CI
+    arguments.py    checks of what callers pass
+
+None of them draws or prints.
 """
 
 from deepfool.metrics.comparison import Comparison, check_same_data, compare, shared_norm

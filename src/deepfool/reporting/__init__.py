@@ -1,4 +1,4 @@
-"""REPORT: what a run found, for people to read. Everything here reads only the run folder, except `single.py`.
+"""REPORT: what a run found, for people to read. Pages, tables and figures are made from the run folder alone.
 
     page.py         the self-contained HTML page: `write_report`
       wording.py      the verdict in words; numbers as text
