@@ -1,4 +1,4 @@
-"""Gates are never passed by an attack that failed."""
+"""An attack that fails never makes a gate pass."""
 
 import shutil
 

@@ -101,13 +101,13 @@ def test_check(runs, tmp_path):
     assert done.stderr.startswith("passed: ")
     failed = call("check", runs / "l2", "--min-rho", rho + 0.01, "--junit", tmp_path / "j.xml", code=1)
     assert failed.stderr.count("\n") == 1
-    assert f"at least {rho + 0.01:g} asked" in failed.stderr
+    assert f"required: at least {rho + 0.01:g}" in failed.stderr
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     call("check", runs / "l2", "--max-fooled", "0.5@eps=9", code=1)
     call("check", runs / "l2", "--min-accuracy", "0.9")
     call("check", runs / "l2", "--min-accuracy", "0.9@eps=9", code=1)
-    with pytest.raises(InputError, match="nothing to check"):
+    with pytest.raises(InputError, match="no condition was given"):
         call("check", runs / "l2")
 
 

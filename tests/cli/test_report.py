@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_evaluate_leaves_a_report(run, tmp_path):
     assert f"report: {tmp_path / 'a' / 'report.html'}" in call(*COMMON, "--out", tmp_path / "a").stderr
     call(*COMMON, "--out", tmp_path / "b", "--no-report", "-q")
     assert not (tmp_path / "b" / "report.html").exists()
+    assert (tmp_path / "b" / "gallery.safetensors").read_bytes() == (run / "gallery.safetensors").read_bytes()
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_run(tmp_path):
@@ -55,6 +57,21 @@ def test_report(run, tmp_path):
     assert call("report", run, run).stdout.strip() == str(run / "report.html")
     with pytest.raises(RunError, match="is not a run"):
         call("report", tmp_path)
+
+
+def test_report_after_the_model_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_net.py").write_text("from deepfool.models.sources import resolve\n"
+                                         "def make():\n    return resolve('fc500-mnist').module\n")  # fmt: skip
+    call(
+        "evaluate", "--model", "py:own_net:make", "--data", "mnist-sample", "--limit", 20, "--out", "run", "--no-report"
+    )
+    (tmp_path / "own_net.py").unlink()
+    sys.modules.pop("own_net")
+    call("report", "run")
+    assert Path("run/report.html").read_text().count("data:image/png") == 60
+    assert "own_net" not in sys.modules, "a report runs no code of others"
 
 
 def test_table_and_figure(run, tmp_path):
@@ -76,7 +93,7 @@ def test_attack_writes_an_image_that_fools(digit, tmp_path):
     assert classify(source.module, read_back(digit)) == 3
     written = classify(source.module, read_back(tmp_path / "out.png"))
     assert written != 3
-    assert f"in 8 bits still {written}" in done.stderr
+    assert f"after rounding to 8 bits still {written}" in done.stderr
     assert "rho 0." in done.stdout
     with Image.open(tmp_path / "out-panels.png") as panels:
         assert panels.width > 3 * 300
@@ -84,7 +101,7 @@ def test_attack_writes_an_image_that_fools(digit, tmp_path):
 
 @pytest.mark.parametrize("attack", ["deepfool", "smallest"])
 def test_a_threshold_holds_for_the_image_that_is_written(tmp_path, attack):
-    """The rounded image, what is read back, and the attack beside it are all judged at the same threshold."""
+    """The rounded image, the file read back and the compared attack all use the same threshold."""
     Image.fromarray(np.full((4, 4), 100, np.uint8)).save(tmp_path / "grey.png")  # 0.39: dark at 0.5, bright at 0
     words = ("attack", tmp_path / "grey.png", "--model", "py:tests.nets:brightness", "--grey", "--attack", attack)
     done = call(*words, "--knob", "threshold=0.5", "-o", tmp_path / "out.png", "--compare", "fgsm", "--json")
@@ -93,7 +110,7 @@ def test_a_threshold_holds_for_the_image_that_is_written(tmp_path, attack):
     assert [row["before"][0]["label"] for row in rows] == [0, 0]
     written = read_back(tmp_path / "out.png")
     assert float(written.mean()) > 0.5
-    assert "in 8 bits still class 1" in done.stderr
+    assert "after rounding to 8 bits still class 1" in done.stderr
 
 
 @pytest.mark.parametrize("threshold", ["nan", "inf", "high", "true", "[1]"])
@@ -167,4 +184,4 @@ def test_attack_on_a_photograph(tmp_path):
         pytest.skip("no photographs: set DEEPFOOL_TEST_IMAGES to a folder of them")
     words = ("--model", "efficientnet-lite0", "--knob", "candidates=10", "-o", tmp_path / "a.png")
     done = call("attack", photograph, *words)
-    assert "in 8 bits still" in done.stderr
+    assert "after rounding to 8 bits still" in done.stderr

@@ -1,1 +1,1 @@
-"""Tests of what a run is shown as."""
+"""Tests of reports, tables and figures."""

@@ -1,4 +1,4 @@
-"""Real runs to show."""
+"""Real runs to report on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Run folders with made-up rows, for what a measurement would take too long to bring about."""
+"""Run folders with made-up rows, for cases that would take too long to measure."""
 
 import json
 
@@ -8,7 +8,7 @@ KNOBS = {"overshoot": 0.02, "max_iter": 50, "candidates": "auto", "bounds": None
 
 
 def simulate(folder, n=200, *, classes=10, names=None, censored=0, p=2.0, seed=0, model="made.up.Model", **manifest):
-    """A run of `n` rows over so many classes, the last `censored` of them not fooled."""
+    """A run of `n` rows over `classes` classes, the last `censored` of them not fooled."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     label = rng.integers(0, classes, n)

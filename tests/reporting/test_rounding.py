@@ -1,4 +1,4 @@
-"""Perturbations that survive being saved in 8 bits."""
+"""Perturbations that survive rounding to 8 bits."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_every_rounded_image_fools_from_its_file(name, data, p, tmp_path):
 
 
 def test_a_perturbation_that_cannot_survive():
-    """However far it is stretched, the decision stays: that is told, not written."""
+    """If no stretch changes the decision, the result is None."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     with torch.no_grad():
         model[1].weight.copy_(torch.tensor([[0.0, 0, 0, 0], [0, 0, 0, 0]]))

@@ -1,4 +1,4 @@
-"""What the page says in words, and the command to repeat a run."""
+"""The text of the page, and the command that repeats a run."""
 
 import importlib.util
 import json
@@ -13,13 +13,13 @@ from deepfool.reporting.naming import names_of_run
 from deepfool.reporting.page import render_report
 from deepfool.reporting.provenance import repeat_command
 from deepfool.reporting.references import MEASURED, find_references
-from deepfool.reporting.wording import tell_verdict
+from deepfool.reporting.wording import write_verdict
 from tests.reporting.simulated import simulate
 
 
 def tell(run, p=2.0, family="mnist"):
     return " ".join(
-        tell_verdict(run, run.records(), family, [each for each in find_references(p) if "paper" in each.source])
+        write_verdict(run, run.records(), family, [each for each in find_references(p) if "paper" in each.source])
     )
 
 
@@ -33,8 +33,8 @@ def test_the_place_among_networks(tmp_path):
 def test_runs_inside_bounds_are_not_placed_among_those_without(runs):
     run = Run(runs / "linf")
     assert "Among networks" not in tell(run, p=float("inf"))
-    assert "which these values do not ask for" in render_report([run], gallery=False)
-    assert "which these values do not ask for" not in render_report([Run(runs / "fc")], gallery=False)
+    assert "the published values do not" in render_report([run], gallery=False)
+    assert "the published values do not" not in render_report([Run(runs / "fc")], gallery=False)
 
 
 def test_a_lower_bound_has_no_place_among_networks(tmp_path):
@@ -46,7 +46,7 @@ def test_a_lower_bound_has_no_place_among_networks(tmp_path):
 
 def test_most_samples_stand(tmp_path):
     run = Run(simulate(tmp_path / "run", 100, censored=60))
-    assert "More than half of the samples withstood" in tell(run)
+    assert "The attack failed on more than half of the samples" in tell(run)
 
 
 def test_measured_values_hold_for_the_weights_that_ship(monkeypatch):
@@ -61,7 +61,7 @@ def test_measured_values_hold_for_the_weights_that_ship(monkeypatch):
 
 
 def test_the_command_makes_the_same_run(runs, tmp_path):
-    """Run what the page says, into another folder: the same rows."""
+    """Running the command from the page, into another folder, gives the same rows."""
     for name in ("lenet", "linf"):
         words = shlex.split(repeat_command(Run(runs / name)))
         done = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / name), "--quiet", "--no-report"])

@@ -1,4 +1,4 @@
-"""`deepfool attack`: one image."""
+"""`deepfool attack`: perturb one image."""
 
 from __future__ import annotations
 
@@ -20,23 +20,31 @@ if TYPE_CHECKING:
 
 
 def attack_image(
-    image: Path = typer.Argument(..., help="A picture file."),
+    image: Path = typer.Argument(..., help="An image file."),
     model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
     attack: str = typer.Option("deepfool", help="A name, or module:function."),
-    p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
-    bounds: str = typer.Option("0,1", metavar="LOW,HIGH", help="Keep x + r inside; none is the paper's way."),
-    out: Path | None = typer.Option(None, "--out", "-o", metavar="FILE.png", help="The perturbed image, in 8 bits."),
-    picture: Path | None = typer.Option(
-        None, metavar="FILE.png", help="Original, perturbed and perturbation side by side (default: beside --out)."
+    p: str = typer.Option("2", help="The norm to minimise: a number >= 1, or inf."),
+    bounds: str = typer.Option(
+        "0,1", metavar="LOW,HIGH", help="Keep x + r in this range; none: no limits, as in the paper."
     ),
-    also: str | None = typer.Option(None, "--compare", metavar="ATTACK", help="Another attack's row, such as fgsm."),
-    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
-    size: int | None = typer.Option(None, help="The side to bring the image to, if the model does not say."),
-    grey: bool = typer.Option(False, "--grey", help="Give the model one channel, if it does not say."),
-    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
-    as_json: bool = typer.Option(False, "--json", help="For programs."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", metavar="FILE.png", help="Write the perturbed image here, in 8 bits."
+    ),
+    picture: Path | None = typer.Option(
+        None,
+        metavar="FILE.png",
+        help="Write original, perturbed image and perturbation side by side (default: next to --out).",
+    ),
+    also: str | None = typer.Option(
+        None, "--compare", metavar="ATTACK", help="Also show another attack, such as fgsm."
+    ),
+    arch: str | None = typer.Option(None, help="The architecture for the weights of a file: model."),
+    size: int | None = typer.Option(None, help="Resize the image to this side, if the model does not say."),
+    grey: bool = typer.Option(False, "--grey", help="Use one channel, if the model does not say."),
+    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Another option of the attack; can be repeated."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Perturb one image: labels with scores, the norm, rho; writes the perturbed image and a picture of all three."""
+    """Perturb one image. Shows labels, scores, the norm and rho; can write the perturbed image and a comparison."""
     from deepfool.cli.evaluate import _read_p, read_bounds, read_knobs
     from deepfool.models.sources import resolve
     from deepfool.reporting.single import attack_one, read_image
@@ -47,7 +55,7 @@ def attack_image(
     limits, norm = read_bounds(bounds), _read_p(p)
     knobs = read_knobs(knob, attack_one)
     found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
-    if also is not None:  # the other knobs are the first attack's own; these belong to the model
+    if also is not None:  # the other knobs belong to the first attack, these to the model
         reading = {name: knobs[name] for name in ("threshold", "outputs") if name in knobs}
         found.append(attack_one(source, x, also, p=norm, bounds=limits, **reading))
     if as_json:
@@ -73,7 +81,7 @@ def _check_png(*files: Path | None) -> None:
     for file in files:
         if file is not None and file.suffix.lower() not in (".png", ".bmp", ".tif", ".tiff"):
             raise InputError(
-                f"{file} must be a .png (or .bmp, .tif): other formats change pixels.", hint=f"{file.stem}.png"
+                f"{file} must be a .png, .bmp or .tif: other formats change pixels.", hint=f"{file.stem}.png"
             )
 
 
@@ -96,7 +104,7 @@ def _print(found: Outcome) -> None:
 
 
 def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool:
-    """Write the 8-bit image and look at the file again; whether it fools."""
+    """Write the 8-bit image, read it back, and return whether it fools the model."""
     from deepfool.reporting.rounding import round_adversarial
     from deepfool.reporting.single import classify, measure, name_label, read_back, write_image
     from deepfool.reporting.wording import format_number, format_percent, name_norm
@@ -104,20 +112,20 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
     rounded = round_adversarial(found.classifier, x, found.r, found.label)
     if rounded is None:
         echo(
-            f"{out} was not written: no 8-bit image on the way of this perturbation changes the decision. "
+            f"{out} was not written: no 8-bit image in the direction of this perturbation changes the decision. "
             f"Hint: try another norm or attack, such as --p inf.", err=True, fg="red",
         )  # fmt: skip
         return False
     write_image(out, rounded.levels)
     label = classify(found.classifier, read_back(out))
     if label != rounded.label:
-        echo(f"{out} was written, but what is read back has the label {label}.", err=True, fg="red")
+        echo(f"{out} was written, but when read back it has the label {label}.", err=True, fg="red")
         return False
     size, rho = measure(x, rounded.x, found.p)
-    went = "" if rounded.scale == 1 else f", {rounded.scale:.3g} times as far as without rounding"
+    further = "" if rounded.scale == 1 else f", {rounded.scale:.3g} times as far as without rounding"
     echo(
-        f"{out}: in 8 bits still {name_label(source, label)}; {name_norm(found.p)} norm {format_number(size, 4)}, "
-        f"{format_percent(rho)} of the image{went}", err=True,
+        f"{out}: after rounding to 8 bits still {name_label(source, label)}; {name_norm(found.p)} norm "
+        f"{format_number(size, 4)}, {format_percent(rho)} of the image{further}", err=True,
     )  # fmt: skip
     return True
 

@@ -1,4 +1,4 @@
-"""`deepfool compare`: two runs on the same samples."""
+"""`deepfool compare`: compare two runs on the same samples."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def compare_runs(
     a: Path = typer.Argument(..., help="A run folder."),
-    b: Path = typer.Argument(..., help="Another one, on the same data."),
-    norm: str | None = typer.Option(None, help="l1, l2 or linf; without it, the norm that both minimised."),
-    as_json: bool = typer.Option(False, "--json", help="For programs."),
+    b: Path = typer.Argument(..., help="Another run folder, on the same data."),
+    norm: str | None = typer.Option(None, help="l1, l2 or linf (default: the norm that both minimised)."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Compare two runs sample by sample: paired differences, their interval, and Wilcoxon's signed-rank test."""
+    """Compare two runs sample by sample: paired differences with intervals, and the Wilcoxon signed-rank test."""
     from rich import box
     from rich.table import Table
 
@@ -40,7 +40,7 @@ def compare_runs(
     table.add_column("value", justify="right")
     table.add_row("rho_adv of A", str(found.rho_a))
     table.add_row("rho_adv of B", str(found.rho_b))
-    table.add_row("mean of B - A", str(found.mean_difference) if found.mean_difference else "not known")
+    table.add_row("mean of B - A", str(found.mean_difference) if found.mean_difference else "unknown")
     table.add_row("median of B - A", str(found.median_difference))
     table.add_row("larger in A, in B, equal", f"{found.larger_in_a}, {found.larger_in_b}, {found.ties}")
     table.add_row("Wilcoxon, p-value", f"{found.p_value:.3g}")
@@ -52,10 +52,10 @@ def compare_runs(
 def _explain(found: Comparison) -> list[str]:
     lines = []
     if found.only_a or found.only_b:
-        lines.append(f"left out: {found.only_a} samples of A and {found.only_b} of B that have no partner.")
+        lines.append(f"left out: {found.only_a} samples of A and {found.only_b} of B that are not in both runs.")
     if found.mean_difference is None:
         lines.append(
-            f"{found.censored_a} samples of A and {found.censored_b} of B were not fooled: the mean of the differences "
-            f"is not known; median and test rank them above all others."
+            f"{found.censored_a} samples of A and {found.censored_b} of B were not fooled, so the mean difference is "
+            f"unknown. The median and the test rank them above all others."
         )
     return lines

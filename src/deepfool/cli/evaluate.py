@@ -97,8 +97,7 @@ def _write_report(console: Console, run: Run) -> None:
     from deepfool.reporting.page import write_report
 
     try:
-        # The caller has just run this model and this attack: the code they name is theirs.
-        path = write_report([run], may_run_code=True)
+        path = write_report([run])
     except DeepFoolError as error:
         echo(f"no report: {error}", err=True, fg="yellow")
         return

@@ -13,14 +13,14 @@ def draw_run(
     words: list[str] = typer.Argument(
         ..., metavar="RUN... KIND", help="Run folders, then curve, histogram or classes."
     ),
-    out: Path = typer.Option(..., "--out", "-o", metavar="FILE", help="A .pdf, .svg, .eps or .png."),
+    out: Path = typer.Option(..., "--out", "-o", metavar="FILE", help="The figure: .pdf, .svg, .eps or .png."),
 ) -> None:
-    """Draw a figure of one run, or of several on the same axes."""
+    """Draw a figure of one run, or of several runs on the same axes."""
     from deepfool.errors import InputError
     from deepfool.reporting.figures import KINDS, draw_figure
     from deepfool.runs.records import Run
 
     *runs, kind = words
     if kind not in KINDS or not runs:
-        raise InputError(f"RUN... and then one of {', '.join(KINDS)} were expected, got {' '.join(words)!r}.")
+        raise InputError(f"expected run folders and then one of {', '.join(KINDS)}, got {' '.join(words)!r}.")
     echo(draw_figure([Run(run) for run in runs], kind, out))

@@ -1,4 +1,4 @@
-"""`deepfool report`: what a run found, as a page to look at."""
+"""`deepfool report`: the results of a run as an HTML page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import typer
 
-from deepfool.cli.options import RUN_CODE
 from deepfool.cli.output import echo
 
 
@@ -15,13 +14,12 @@ def report_runs(
     out: Path | None = typer.Option(
         None, "--out", "-o", metavar="FILE", help="The page (default: report.html in the folder of the first run)."
     ),
-    gallery: bool = typer.Option(True, "--gallery/--no-gallery", help="Show samples; may attack a few of them again."),
-    model: str | None = typer.Option(None, help="The model, if the manifest does not say where it is."),
-    data: str | None = typer.Option(None, help="The data, if the manifest does not say where they are."),
-    run_code: bool = RUN_CODE,
+    gallery: bool = typer.Option(True, "--gallery/--no-gallery", help="Show samples."),
 ) -> None:
-    """Write one self-contained HTML file: verdict, curves, classes, gallery, and how it was measured."""
+    """Write one self-contained HTML file: verdict, curves, classes, gallery, and how it was measured.
+
+    Reads only the run folders.
+    """
     from deepfool.reporting.page import write_report
 
-    path = write_report(runs, out, gallery=gallery, model=model, data=data, may_run_code=run_code)
-    echo(path)
+    echo(write_report(runs, out, gallery=gallery))

@@ -1,4 +1,4 @@
-"""`deepfool table`: the figures of runs, for a document or a spreadsheet."""
+"""`deepfool table`: the numbers of runs, for a document or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def print_table(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders."),
     style: str = typer.Option("markdown", "--format", help="markdown, csv or latex."),
 ) -> None:
-    """Print a table with a row per run: rho_adv, its interval, accuracy, median, cost."""
+    """Print a table with one row per run: accuracy, rho_adv and its interval, median, cost."""
     from deepfool.reporting.tables import format_table
     from deepfool.runs.records import Run
 

@@ -1,7 +1,7 @@
 """Conditions that a run must meet, for CI: `deepfool check`.
 
-A gate must not be passed by an attack that failed: samples that were not fooled count against the model wherever that
-is the worse case (rho_adv takes them as 0, the share fooled takes them as fooled, accuracy as lost).
+An attack that fails must not make a gate pass. Samples that were not fooled count against the model: as 0 in rho_adv,
+as fooled in the share fooled, as wrong in the accuracy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from functools import partial
 from xml.etree import ElementTree
 
 from deepfool.errors import InputError, RunError
-from deepfool.metrics.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
+from deepfool.metrics.curves import accuracy_at, fooled_within
+from deepfool.metrics.robustness import clean_accuracy, rho_adv
 from deepfool.runs.records import Records, Run
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One condition, and whether it is met."""
+    """One condition, and whether the run meets it."""
 
     name: str
     passed: bool
@@ -28,7 +29,7 @@ class Verdict:
 
 
 def parse_share(text: str, *, eps_needed: bool) -> tuple[float, float | None]:
-    """A share with the eps it is meant at.
+    """A share, and the eps it holds at.
 
     >>> parse_share("0.5@eps=0.3", eps_needed=True)
     (0.5, 0.3)
@@ -37,7 +38,7 @@ def parse_share(text: str, *, eps_needed: bool) -> tuple[float, float | None]:
     >>> parse_share("0.5", eps_needed=True)
     Traceback (most recent call last):
     ...
-    deepfool.errors.InputError: a share and an eps were expected, such as 0.5@eps=0.3, got '0.5'.
+    deepfool.errors.InputError: expected a share and an eps, such as 0.5@eps=0.3, got '0.5'.
     """
     match = re.fullmatch(r"([^@]+)(?:@eps=(.+))?", text.strip())
     try:
@@ -47,17 +48,17 @@ def parse_share(text: str, *, eps_needed: bool) -> tuple[float, float | None]:
         if not 0 <= wanted <= 1 or (eps is not None and not 0 <= eps < math.inf):
             raise ValueError
     except ValueError:
-        what = "a share and an eps were" if eps_needed else "a share, with or without an eps, was"
-        raise InputError(f"{what} expected, such as 0.5@eps=0.3, got {text!r}.") from None
+        what = "a share and an eps" if eps_needed else "a share, with or without an eps"
+        raise InputError(f"expected {what}, such as 0.5@eps=0.3, got {text!r}.") from None
     return wanted, eps
 
 
 def check(
     run: Run, *, min_rho: float | None = None, max_fooled: str | None = None, min_accuracy: str | None = None
 ) -> list[Verdict]:
-    """The verdict on each condition; the first is always that the run is complete.
+    """A verdict for each condition. The first condition is always that the run is complete.
 
-    `min_rho` is in the norm of the attack, and so is eps. Rows that are damaged meet no condition.
+    `min_rho` and eps are in the norm of the attack. If rows are damaged, no condition is met.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -75,20 +76,20 @@ def check(
     if min_accuracy is not None:
         gates["min-accuracy"] = partial(_check_accuracy, share=parse_share(min_accuracy, eps_needed=False))
     if not gates:
-        raise InputError("there is nothing to check.", hint="--min-rho, --max-fooled, --min-accuracy.")
+        raise InputError("no condition was given.", hint="--min-rho, --max-fooled, --min-accuracy.")
     try:
         records = run.records()
     except RunError as error:
-        unknown = [Verdict(name, False, "not known, for the rows are damaged") for name in gates]
+        unknown = [Verdict(name, False, "unknown, because rows are damaged") for name in gates]
         return [Verdict("complete", False, str(error)), *unknown]
-    why = f"{len(records)} of {run.expected} samples are measured"
+    why = f"{len(records)} of {run.expected} samples were measured"
     return [Verdict("complete", len(records) == run.expected, why), *(gate(records) for gate in gates.values())]
 
 
 def _check_rho(records: Records, least: float) -> Verdict:
     found = rho_adv(records, "p")
-    also = "" if found.exact else f", where {int(records.censored.sum())} samples that were not fooled count as 0"
-    why = f"rho_adv (l{records.p:g}) is {found.value:.6g}, at least {least:g} asked{also}"
+    also = "" if found.exact else f"; {int(records.censored.sum())} samples that were not fooled count as 0"
+    why = f"rho_adv (l{records.p:g}) is {found.value:.6g}, required: at least {least:g}{also}"
     return Verdict("min-rho", found.value >= least, why)
 
 
@@ -96,18 +97,18 @@ def _check_fooled(records: Records, share: tuple[float, float | None]) -> Verdic
     most, eps = share
     assert eps is not None
     found, worst = fooled_within(records, eps)
-    also = "" if found == worst else f" ({found:.6g} found, the others were not decided)"
-    why = f"{worst:.6g} of the decisions change within l{records.p:g} eps {eps:g}{also}, at most {most:g} asked"
+    also = "" if found == worst else f" ({found:.6g} found, the rest are undecided)"
+    why = f"{worst:.6g} of the decisions change within l{records.p:g} eps {eps:g}{also}, required: at most {most:g}"
     return Verdict("max-fooled", worst <= most, why)
 
 
 def _check_accuracy(records: Records, share: tuple[float, float | None]) -> Verdict:
     least, eps = share
     if bool((records.true_label < 0).any()):
-        return Verdict("min-accuracy", False, "some samples have no true label, so there is no accuracy")
+        return Verdict("min-accuracy", False, "some samples have no true label, so the accuracy is unknown")
     value = clean_accuracy(records).value if eps is None else accuracy_at(records, eps)[0]
     where = "" if eps is None else f" within l{records.p:g} eps {eps:g}"
-    return Verdict("min-accuracy", value >= least, f"accuracy{where} is {value:.6g}, at least {least:g} asked")
+    return Verdict("min-accuracy", value >= least, f"accuracy{where} is {value:.6g}, required: at least {least:g}")
 
 
 def to_junit(verdicts: list[Verdict], name: str) -> str:

@@ -1,19 +1,19 @@
-"""REPORT: what a run found, to look at.
+"""REPORT: what a run found, for people to read. Pages, tables and figures are made from the run folder alone.
 
     page.py         the self-contained HTML page: `write_report`
-      wording.py      the verdict in words, and numbers as text
-      references.py   what other networks reach
-      charts.py       the few numbers that the charts draw
+      wording.py      the verdict in words; numbers as text
+      references.py   the values of other networks, to compare with
+      charts.py       the numbers that the charts draw
       gallery.py      the most fragile and the most robust samples
-      naming.py       labels as people call them
+      naming.py       names of classes
       provenance.py   how it was measured, and the command to repeat it
-    tables.py       the figures as Markdown, CSV and LaTeX
+    tables.py       the numbers as Markdown, CSV and LaTeX
     figures.py      vector figures for papers (matplotlib)
     single.py       one image against one model
-    images.py       samples and perturbations as pictures
-    picture.py      one image: original, perturbed, perturbation
-    rounding.py     a perturbation that survives 8 bits
+    images.py       samples and perturbations as pixels
+    picture.py      original, perturbed image and perturbation side by side
+    rounding.py     a perturbation that survives rounding to 8 bits
 
-The charts of the page are drawn by Plotly's basic bundle (1.2 MB of the 3.5 MB of the whole; MIT licence; in
-`vendor/`): it has the two kinds that are needed, zooms, and shows numbers where the pointer is.
+The page draws its charts with Plotly's basic bundle (MIT licence, in `vendor/`; 1.2 MB instead of 3.5 MB for all of
+Plotly). It has the two chart types we need, zooms, and shows values on hover.
 """

@@ -1,4 +1,4 @@
-"""The few numbers that the charts draw: nothing here grows with the number of samples."""
+"""The numbers that the charts draw. Their size does not grow with the number of samples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from deepfool.runs.records import Records, Run
 POINTS = 161
 MOST_BINS = 40
 MOST_CLASSES = 40
-"""Beyond this many, the chart shows the most fragile and the most robust ones."""
+"""With more classes, the chart shows only the most fragile and the most robust ones."""
 MOST_IN_MATRIX = 24
-"""Beyond this many classes, a list of the commonest changes takes the place of the matrix."""
+"""With more classes, a list of the most common changes replaces the matrix."""
 
 
 def find_end(runs: Sequence[Records]) -> float:
-    """Where the axis of eps ends: beyond it at most 1 % of the samples of any run are left to fall."""
+    """Where the eps axis ends: at most 1 % of the fooled samples of any run lie beyond."""
     ends = [0.0]
     for records in runs:
         sizes = records.r["p"][np.isfinite(records.r["p"])]
@@ -44,14 +44,14 @@ def make_curve(records: Records, end: float) -> dict[str, Any]:
 
 
 def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
-    """The distribution of ||r|| / ||x|| of some runs over the same bins; the last bin takes what lies beyond it."""
+    """The distribution of ||r|| / ||x|| of some runs, in shared bins. The last bin includes everything beyond it."""
     ratios = [relative_distances(each, "p") for each in records]
     found = [each[np.isfinite(each)] for each in ratios]
     everything = np.concatenate([*found, np.zeros(0)])
     if not len(everything):
         return {"edges": [], "shares": [], "beyond": 0.0}
     last = float(np.quantile(everything, 0.995)) if len(everything) > 200 else float(everything.max())
-    # As many bins as the samples can fill: bars of one sample each would tell nothing.
+    # No more bins than the samples can fill: bars of one sample each say nothing.
     bins = int(np.clip(2 * np.sqrt(min(map(len, found))), 10, MOST_BINS))
     edges = np.linspace(0.0, last * (1 + 1e-9) or 1.0, bins + 1)
     shares = []
@@ -68,7 +68,7 @@ def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
 def make_classes(run: Run, records: Records) -> dict[str, Any]:
     """rho_adv per predicted class, the most fragile first."""
     names = names_of_run(run)
-    # Two of them share a bootstrap of a few hundred: enough for a bar, quick for a thousand classes.
+    # A few hundred resamples are enough for an error bar, and quick even for a thousand classes.
     found = per_class(records, "p", resamples=400 if len(np.unique(records.label)) <= MOST_CLASSES else 100)
     rows = [
         {
@@ -91,7 +91,7 @@ def make_classes(run: Run, records: Records) -> dict[str, Any]:
 
 
 def make_matrix(run: Run, records: Records) -> dict[str, Any]:
-    """From class to class: the whole matrix where it can be read, and the commonest changes."""
+    """Changes from class to class: the full matrix if it is small enough to read, and the most common changes."""
     names = names_of_run(run)
     counts = confusion(records)
     fooled = int(counts.sum())

@@ -21,7 +21,7 @@ SUFFIXES = (".pdf", ".svg", ".eps", ".png")
 _STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
     "pdf.fonttype": 42, "svg.fonttype": "none", "legend.frameon": False,
-    # Names of classes and files may hold a $, which must not be read as mathematics.
+    # A $ in the name of a class or file must not start mathematics.
     "text.parse_math": False,
 }  # fmt: skip
 
@@ -46,18 +46,18 @@ def draw_figure(runs: Sequence[Run], kind: str, out: str | Path) -> Path:
     for run in runs:
         if not run.count:
             raise RunError(
-                f"{run.folder} has no rows to draw.", hint="`deepfool evaluate` with the same --out goes on with it."
+                f"{run.folder} has no rows to draw.", hint="resume it: `deepfool evaluate` with the same --out."
             )
     return save_figure(lambda figure: KINDS[kind](figure, runs), path)
 
 
 def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
-    """Have a figure drawn in the style of this package, and write it; the suffix says how."""
+    """Draw a figure in the style of this package and write it, in the format of the suffix."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"the file must end in {', '.join(SUFFIXES)}, got {path.name!r}.")
     matplotlib = import_plotting("matplotlib", "deepfool figure")
     figure_class = import_plotting("matplotlib.figure", "deepfool figure").Figure
-    # Not pyplot: it would hold on to a display and to every figure.
+    # Not pyplot: it would need a display and keep every figure in memory.
     with matplotlib.rc_context(_STYLE):
         figure = figure_class(figsize=(4.6, 3.0), layout="constrained")
         draw(figure)
@@ -72,7 +72,7 @@ def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
 
 
 def import_plotting(name: str, purpose: str) -> Any:
-    """A module of matplotlib, or an error that says what to install for the purpose."""
+    """A module of matplotlib, or an error that says what to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -133,7 +133,7 @@ def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
 
 def _draw_classes(figure: Any, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
-        raise InputError("the figure of classes takes one run.", hint="draw one figure per run.")
+        raise InputError("the classes figure takes one run.", hint="draw one figure per run.")
     rows = [row for row in make_classes(runs[0], runs[0].records())["rows"] if row["rho"] is not None]
     if not rows:
         raise RunError("no class has a relative distance.")

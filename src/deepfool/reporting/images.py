@@ -1,4 +1,4 @@
-"""Samples and perturbations as pictures."""
+"""Samples and perturbations as images."""
 
 from __future__ import annotations
 
@@ -9,68 +9,71 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deepfool.runs.gallery import Array, stretch, to_levels
+
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-Array = np.ndarray[Any, Any]
 
 SHARP = 96
-"""Up to this side, pictures are kept exactly (PNG); larger ones are photographs, for which JPEG is made."""
-
-CUT = 0.005
-"""The share of a perturbation that may go beyond the colours."""
+"""Images up to this side are kept exactly (PNG). Larger ones are photographs, and become JPEG."""
 
 _DARKER, _LIGHTER = np.array([0, 114, 178]), np.array([213, 94, 0])
-"""Blue and vermilion: told apart by colour-blind eyes too (Okabe and Ito)."""
-
-
-def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether a sample can be shown: one or three channels of pixels.
-
-    >>> is_picture((1, 28, 28)), is_picture((3, 224, 224)), is_picture((4,)), is_picture((8, 5, 5))
-    (True, True, False, False)
-    """
-    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 2
+"""Blue and vermilion, which colour-blind readers can tell apart (Okabe and Ito)."""
 
 
 def to_pixels(x: Array) -> Pixels:
-    """(c, h, w) in [0, 1] as (h, w) or (h, w, 3) bytes, cut to the range and rounded.
+    """(c, h, w) in [0, 1] as (h, w) or (h, w, 3) bytes, clipped and rounded.
 
     >>> to_pixels(np.array([[[0.0, 0.5], [1.0, 7.0]]])).tolist()
     [[0, 128], [255, 255]]
     """
-    levels: Pixels = np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)
+    return lay_out(to_levels(x))
+
+
+def lay_out(levels: Pixels) -> Pixels:
+    """(c, h, w) as (h, w) or (h, w, 3), the layout of image files.
+
+    >>> lay_out(np.zeros((3, 2, 5), np.uint8)).shape
+    (2, 5, 3)
+    """
     return levels[0] if len(levels) == 1 else np.ascontiguousarray(levels.transpose(1, 2, 0))
 
 
 def show_perturbation(r: Array) -> tuple[Pixels, float]:
-    """A perturbation stretched until its largest changes are as far as colours go, and the factor.
-
-    The largest are the top half percent, or a few pixels would leave all others grey. With three channels, grey is
-    no change. With one, white is no change, vermilion lighter, blue darker.
+    """A perturbation (c, h, w) in colours, stretched until its largest changes fill the range, and the factor.
 
     >>> pixels, factor = show_perturbation(np.array([[[0.0, 0.25]]]))
     >>> pixels.tolist(), factor
     ([[[255, 255, 255], [213, 94, 0]]], 4.0)
     """
-    changes = np.abs(r[r != 0])
-    factor = 1 / float(np.quantile(changes, 1 - CUT)) if len(changes) else 0.0
-    scaled = np.clip(np.asarray(r, np.float64) * factor, -1, 1)
-    if len(r) == 3:
-        return to_pixels(0.5 + 0.5 * scaled), factor
-    amount = np.abs(scaled[0])[..., None]
-    ends = np.where(scaled[0][..., None] > 0, _LIGHTER, _DARKER)
+    stretched, factor = stretch(r)
+    return colour(stretched), factor
+
+
+def colour(stretched: Array) -> Pixels:
+    """Changes in [-1, 1] (c, h, w) as colours.
+
+    With three channels, grey is no change. With one, white is no change, vermilion lighter, blue darker.
+
+    >>> colour(np.array([[[0.0, -1.0]]])).tolist()
+    [[[255, 255, 255], [0, 114, 178]]]
+    """
+    if len(stretched) == 3:
+        return to_pixels(0.5 + 0.5 * stretched)
+    amount = np.abs(stretched[0])[..., None]
+    ends = np.where(stretched[0][..., None] > 0, _LIGHTER, _DARKER)
     mixed: Pixels = np.rint(255 * (1 - amount) + ends * amount).astype(np.uint8)
-    return mixed, factor
+    return mixed
 
 
 def to_data_uri(pixels: Pixels) -> str:
-    """A picture as text that an HTML page can hold.
+    """An image as a data URI, which an HTML page can hold.
 
     >>> to_data_uri(np.zeros((2, 2), np.uint8))[:22]
     'data:image/png;base64,'
     """
     image, stream = Image.fromarray(pixels), io.BytesIO()
     if max(image.size) <= SHARP:
-        if image.mode == "RGB":  # few colours take fewer bytes with a palette, and lose nothing by it
+        if image.mode == "RGB":  # with few colours, a palette takes fewer bytes and loses nothing
             image = _with_palette(image)
         image.save(stream, "PNG", optimize=True)
         kind = "png"

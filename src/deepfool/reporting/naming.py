@@ -1,4 +1,4 @@
-"""Labels as people call them."""
+"""Names of classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepfool.runs.records import Run
 
 
 def name_class(classes: Sequence[str], label: int) -> str:
-    """The name of a label, or its number where it has none.
+    """The name of a label, or its number if it has none.
 
     >>> name_class(["cat", ""], 0), name_class(["cat", ""], 1), name_class([], 7)
     ('cat', '1', '7')
@@ -23,7 +23,7 @@ def name_class(classes: Sequence[str], label: int) -> str:
 
 
 def names_of_run(run: Run) -> list[str]:
-    """The names that the data have; where they leave gaps, those of the network."""
+    """The class names of the data; gaps are filled from the network."""
     names: list[Any] = list(run.manifest["data"]["classes"])
     known = names_of_network(str(run.manifest["model"]["spec"]))
     names += [""] * (len(known) - len(names))
@@ -31,7 +31,7 @@ def names_of_run(run: Run) -> list[str]:
 
 
 def names_of_network(spec: str) -> tuple[str, ...]:
-    """The classes of a network of the zoo, as far as they can be known; of another model none.
+    """The class names of a network in the zoo, as far as they are known; empty for other models.
 
     >>> names_of_network("lenet-cifar10")[:2], names_of_network("timm:resnet18")
     (('airplane', 'automobile'), ())
@@ -44,9 +44,9 @@ def names_of_network(spec: str) -> tuple[str, ...]:
 
 @functools.cache
 def _imagenet_names() -> tuple[str, ...]:
-    """As torchvision has them; without it, classes go by their number."""
+    """From torchvision. Without it, classes are shown by number."""
     try:
         models = import_torchvision(extra="torchvision", purpose="the names of ImageNet's classes").models
-    except (MissingExtraError, RuntimeError):  # an installation that does not work is no reason to show nothing
+    except (MissingExtraError, RuntimeError):  # a broken torchvision must not stop the report
         return ()
     return tuple(models.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])

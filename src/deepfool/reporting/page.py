@@ -1,4 +1,4 @@
-"""The self-contained page: one file, no network, opened by a double click."""
+"""The report page: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Part:
-    """One run, ready to be shown."""
+    """Everything the page shows of one run."""
 
     run: Run
     records: Records
@@ -69,18 +69,15 @@ def write_report(
     out: str | Path | None = None,
     *,
     gallery: bool = True,
-    model: Any = None,
-    data: Any = None,
-    may_run_code: bool = False,
 ) -> Path:
-    """Write the page of a run, or the comparison of several, and say where it is.
+    """Write the page of a run, or the comparison of several, and return its path.
+
+    The page is made from the run folders alone: no model is loaded and nothing is measured.
 
     Args:
         runs: run folders; several make a comparison.
-        out: the file; without it `report.html` in the folder of the first run.
-        gallery: whether to show samples. Perturbations that the run did not keep are computed again.
-        model, data: what the run was made from, where the manifest cannot say (objects in memory).
-        may_run_code: whether code that a manifest names may be run for the gallery (`py:` models, attacks of yours).
+        out: the file; by default `report.html` in the folder of the first run.
+        gallery: whether to show samples.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -94,7 +91,7 @@ def write_report(
     if not found:
         raise InputError("a report needs at least one run.")
     path = Path(out) if out is not None else found[0].folder / REPORT
-    page = render_report(found, gallery=gallery, model=model, data=data, may_run_code=may_run_code)
+    page = render_report(found, gallery=gallery)
     try:
         cache.write(path, page.encode())
     except (DataError, OSError) as error:
@@ -102,25 +99,19 @@ def write_report(
     return path
 
 
-def render_report(
-    runs: Sequence[Run], *, gallery: bool = True, model: Any = None, data: Any = None, may_run_code: bool = False
-) -> str:
-    """The page as text."""
+def render_report(runs: Sequence[Run], *, gallery: bool = True) -> str:
+    """The page as HTML."""
     names = _name_runs(runs)
     parts = []
     for run, name in zip(runs, names, strict=True):
         records = run.records()
-        shown = (
-            make_gallery(run, records, model=model, data=data, may_run_code=may_run_code)
-            if gallery
-            else Gallery(notes=["The gallery was left out (--no-gallery)."])
-        )
+        shown = make_gallery(run, records) if gallery else Gallery(notes=["The gallery is off (--no-gallery)."])
         parts.append(_make_part(run, records, name, shown))
     return _environment().get_template("report.html.j2").render(**_gather(parts))
 
 
 def _name_runs(runs: Sequence[Run]) -> list[str]:
-    """Names that tell the runs apart: what differs between them, and the folder where that does not suffice."""
+    """Names that tell the runs apart: what differs between them, plus the folder if that is not enough."""
     names = [
         f"{run.manifest['model']['spec']}, {run.identity['attack']['name']} {wording.name_norm(run.p)}" for run in runs
     ]
@@ -139,7 +130,7 @@ def _make_part(run: Run, records: Records, name: str, gallery: Gallery) -> Part:
         run=run, records=records, name=name, norm=wording.name_norm(run.p), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5),
-        verdict=wording.tell_verdict(run, records, family_of(run), known),
+        verdict=wording.write_verdict(run, records, family_of(run), known),
         warnings=find_warnings(run, records), classes=charts.make_classes(run, records),
         matrix=charts.make_matrix(run, records), statuses=dict(charts.count_statuses(records)), gallery=gallery,
         facts=provenance.list_facts(run), command=provenance.repeat_command(run),
@@ -171,7 +162,7 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Distances in different norms do not belong on one axis: a pair of charts for each norm."""
+    """One pair of charts per norm: distances in different norms do not belong on one axis."""
     groups = []
     for norm in dict.fromkeys(part.norm for part in parts):
         members = [part for part in parts if part.norm == norm and len(part.records)]
@@ -196,7 +187,7 @@ def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _place_references(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """A table per norm: these runs among the known values, sorted, those on other data apart."""
+    """One table per norm: these runs among the known values, sorted, with other data at the end."""
     tables = []
     for norm in dict.fromkeys(part.norm for part in parts):
         own = [part for part in parts if part.norm == norm and not math.isnan(part.rho.value)]
@@ -236,7 +227,7 @@ def _row_of_reference(each: Reference, families: set[str | None]) -> dict[str, A
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs compared sample by sample, or why they cannot be."""
+    """Two runs compared sample by sample, or the reason why they cannot be compared."""
 
     a: str
     b: str
@@ -245,7 +236,7 @@ class Pair:
 
 
 def _compare(parts: Sequence[Part]) -> list[Pair]:
-    """Each run with the first one."""
+    """Each run compared with the first one."""
     pairs = []
     for part in parts[1:]:
         first = parts[0]
@@ -259,7 +250,7 @@ def _compare(parts: Sequence[Part]) -> list[Pair]:
 
 
 def _inline(file: str) -> Markup:
-    """A file of ours, put into the page as it is; only these may go unescaped."""
+    """One of our own files, put into the page as it is. Nothing else may go unescaped."""
     return Markup((HERE / "templates" / file).read_text(encoding="utf-8"))
 
 

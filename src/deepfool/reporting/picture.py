@@ -1,4 +1,4 @@
-"""One image as in Figure 1 of the paper: the original, the perturbed image, and the perturbation magnified."""
+"""One image as in Figure 1 of the paper: the original, the perturbed image, and the magnified perturbation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from deepfool.reporting.images import Array, Pixels, show_perturbation, to_pixels
+from deepfool.reporting.images import Pixels, show_perturbation, to_pixels
 from deepfool.reporting.wording import format_number
+from deepfool.runs.gallery import Array
 
 SIDE = 320
-"""Of each panel, in pixels; small images are enlarged by a whole factor."""
+"""The side of a panel in pixels. Small images are enlarged by a whole factor."""
 GAP = 16
 LINE = 24
 
 
 @dataclass(frozen=True)
 class Panels:
-    """One row: what an attack made of an image."""
+    """One row: an image and what an attack did to it."""
 
     attack: str
     x: Array
@@ -27,12 +28,12 @@ class Panels:
     r: Array
     label: str
     adv_label: str
-    told: str
-    """Its size in words."""
+    size: str
+    """The size of the perturbation in words."""
 
 
 def draw_panels(rows: Sequence[Panels]) -> Image.Image:
-    """The rows below each other, each of three panels with a caption.
+    """The rows one below another, each with three captioned panels.
 
     >>> x, r = np.zeros((1, 28, 28)), np.full((1, 28, 28), 0.1)
     >>> draw_panels([Panels("deepfool", x, r, "7", "9", "16.8 %")]).size
@@ -50,7 +51,7 @@ def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
     panels = [
         (to_pixels(row.x), row.label, "original"),
         (to_pixels(row.x + row.r), row.adv_label, f"perturbed ({row.attack})"),
-        (magnified, f"perturbation, {format_number(factor, 2)} times", row.told),
+        (magnified, f"perturbation, {format_number(factor, 2)} times", row.size),
     ]
     pen = ImageDraw.Draw(sheet)
     for i, (pixels, name, below) in enumerate(panels):
@@ -77,7 +78,7 @@ def _enlarge(pixels: Pixels) -> Image.Image:
 
 
 def _find_font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    """A font with many alphabets where the system has it, else Pillow's own, which has the Latin one."""
+    """A font with many alphabets if the system has one, otherwise Pillow's own, which is Latin only."""
     try:
         return ImageFont.truetype("DejaVuSans.ttf", round(size * 0.9))
     except OSError:

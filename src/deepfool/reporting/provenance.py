@@ -1,4 +1,4 @@
-"""How it was measured, in words and facts, and the command to repeat it."""
+"""How a run was measured: settings, hashes, versions, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from deepfool.reporting.wording import name_norm
 from deepfool.runs.records import Run
 
 VERIFICATION = "verification.json"
-"""What `deepfool verify` leaves in the run folder."""
+"""The file that `deepfool verify` writes into the run folder."""
 
 
 def repeat_command(run: Run) -> str | None:
-    """The command that makes the same rows; None where model or data were objects in memory."""
+    """The command that produces the same rows; None if the model or the data were objects in memory."""
     model, data, identity = run.manifest["model"], run.manifest["data"], run.identity
     spec = str(model["spec"])
     if data["spec"] is None or not _is_spec(spec):
@@ -44,14 +44,14 @@ def repeat_command(run: Run) -> str | None:
 
 
 def _is_spec(spec: str) -> bool:
-    """Whether a model was given by name; of an object its class is noted, which looks like package.module.Class."""
+    """Whether a model was given by name. For an object, the manifest has its class, such as package.module.Class."""
     return ":" in spec or "." not in spec
 
 
 def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
-    """Options for the knobs that differ from the defaults of the attack."""
+    """Options for the knobs that differ from the attack's defaults."""
     try:
-        # Code that a manifest names is not imported for the sake of its defaults.
+        # Code named by a manifest is never imported, not even for its defaults.
         usual = complete_knobs(find_attack(attack["name"]), {}) if attack["name"] in ATTACKS else {}
     except DeepFoolError:
         usual = {}
@@ -71,7 +71,7 @@ def _plain(value: Any) -> str:
 
 
 def list_facts(run: Run) -> list[tuple[str, str]]:
-    """What the figures depend on, then where they were made."""
+    """What the numbers depend on, then where and when they were measured."""
     identity, manifest = run.identity, run.manifest
     data = manifest["data"]
     facts = [
@@ -81,7 +81,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
         ("data, SHA-256", str(identity["data"]["sha256"])),
         ("attack", str(identity["attack"]["name"])),
         ("norm", name_norm(run.p)),
-        *((f"knob {name}", _tell_value(value)) for name, value in identity["attack"]["knobs"].items()),
+        *((f"knob {name}", _format_value(value)) for name, value in identity["attack"]["knobs"].items()),
         ("precision", str(identity["dtype"])),
         ("seed", str(identity["seed"])),
         ("misclassified samples", "skipped" if identity["skip_misclassified"] else "measured from the predicted label"),
@@ -104,7 +104,7 @@ def _list_session(sessions: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-def _tell_value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, Mapping):
@@ -117,7 +117,7 @@ def _shorten(text: str) -> str:
 
 
 def read_verification(run: Run, rows: int) -> dict[str, Any] | None:
-    """What `deepfool verify` found, if it was run on all the rows that are there now."""
+    """The result of `deepfool verify`, if it covers all current rows."""
     try:
         found: dict[str, Any] = json.loads((run.folder / VERIFICATION).read_bytes())
         fits = found["rows"] == rows and found["model"] == run.identity["model"]["sha256"]

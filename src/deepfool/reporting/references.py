@@ -1,4 +1,4 @@
-"""What other networks reach: the values of the DeepFool paper, and those of the networks that ship with the package."""
+"""Known values of rho_adv to compare with: from the DeepFool paper, and of the networks that ship with the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLE_1 = {
     "LeNet": ("mnist", 0.20), "FC500-150-10": ("mnist", 0.11), "NIN": ("cifar10", 0.023),
     "LeNet (CIFAR-10)": ("cifar10", 0.030), "CaffeNet": ("imagenet", 0.0027), "GoogLeNet": ("imagenet", 0.0019),
 }  # fmt: skip
-"""rho_adv in l2, DeepFool's column."""
+"""rho_adv in l2, the DeepFool column."""
 
 _TABLE_2 = {
     "LeNet": ("mnist", 0.10), "FC500-150-10": ("mnist", 0.04), "NIN": ("cifar10", 0.008),
@@ -39,13 +39,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What `deepfool evaluate --model NAME --data DATA --p P` gives on all 10,000 test samples."""
+    """The result of `deepfool evaluate --model NAME --data DATA --p P` on all 10,000 test samples."""
 
     name: str
     p: float
     rho: float
     weights: str
-    """How the SHA-256 of the weights begins; other weights of that name have another value."""
+    """The start of the SHA-256 of the weights. The value holds only for these weights."""
 
 
 MEASURED: tuple[_Measured, ...] = (
@@ -59,9 +59,9 @@ MEASURED: tuple[_Measured, ...] = (
 
 
 def find_references(p: float, *, but: Collection[str] = ()) -> list[Reference]:
-    """The known values in a norm, those of the paper first; none in norms for which nothing is published.
+    """The known values in a norm, the paper's first; empty for norms without published values.
 
-    `but` names networks of the zoo to leave out: a network is no reference for itself.
+    `but` names networks of the zoo to leave out: a network is not a reference for itself.
 
     >>> [(each.name, each.rho) for each in find_references(2)][:2]
     [('LeNet', 0.2), ('FC500-150-10', 0.11)]
@@ -80,7 +80,7 @@ def find_references(p: float, *, but: Collection[str] = ()) -> list[Reference]:
 
 
 def _find_measured(p: float) -> Iterator[Reference]:
-    """Of the networks in the zoo whose weights are still those that were measured."""
+    """Networks of the zoo whose weights are still the ones that were measured."""
     for each in MEASURED:
         card = ZOO[each.name].card
         if each.p == p and card is not None and card.sha256.startswith(each.weights):
@@ -88,14 +88,14 @@ def _find_measured(p: float) -> Iterator[Reference]:
 
 
 def is_bounded(run: Run) -> bool:
-    """Whether the attack had to stay inside bounds, which those of the references had not."""
+    """Whether the attack had to stay inside bounds, unlike those behind the references."""
     return run.identity["attack"]["knobs"].get("bounds") is not None
 
 
 def family_of(run: Run) -> str | None:
-    """The data family of a run, where it is one that has references.
+    """The data family of a run, if there are references for it.
 
-    A folder or an array is known by the zoo network that it is shown to.
+    For a folder or an array, it is the family of the zoo network that was measured on it.
     """
     name, spec = str(run.manifest["data"]["name"]), str(run.manifest["model"]["spec"])
     for family in DATA_NAMES:

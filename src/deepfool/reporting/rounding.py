@@ -1,9 +1,9 @@
-"""A perturbation that survives being saved in 8 bits.
+"""A perturbation that survives rounding to 8 bits.
 
-The smallest perturbations are often smaller than the step between two grey levels, and rounding undoes them. The way
-out is to go further in the same direction: x + s r, rounded, for the smallest s >= 1 at which the rounded picture has
-another label. For an l2 perturbation of a locally linear model that is also the cheapest choice of levels to move,
-since rounding keeps the pixels that count most.
+The smallest perturbations are often smaller than the step between two grey levels, so rounding undoes them. The remedy
+is to go further in the same direction: x + s r, rounded, for the smallest s >= 1 at which the rounded image has another
+label. For an l2 perturbation of a locally linear model this is also the cheapest choice of levels to change, because
+rounding keeps the pixels that matter most.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from deepfool.errors import InputError
 
 GROWTH = 1.02
 MOST_TRIES = 400
-"""1.02 ** 400 is 2,700 times as far: by then every pixel that moves at all is black or white."""
+"""1.02 ** 400 is about 2,700: by then every pixel that changes at all is black or white."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A picture in 8 bits that fools."""
+    """An 8-bit image that fools the model."""
 
     levels: Tensor
     """(c, h, w), uint8."""
     label: int
     scale: float
-    """By how much the perturbation had to be stretched; 1 if rounding alone left it working."""
+    """How far the perturbation was stretched; 1 if it survived rounding as it was."""
 
     @property
     def x(self) -> Tensor:
@@ -41,7 +41,7 @@ class Rounded:
 def round_adversarial(
     model: Model | Classifier, x: Tensor, r: Tensor, label: int, *, tries: int = MOST_TRIES, at_once: int = 16
 ) -> Rounded | None:
-    """The 8-bit picture nearest to x + r that `model` does not label `label`; None if there is none on that line.
+    """The 8-bit image nearest to x + r that `model` does not label `label`; None if there is none on that line.
 
     `x` is one sample (c, h, w) in [0, 1], `r` its perturbation.
 
@@ -57,7 +57,7 @@ def round_adversarial(
     if x.ndim != 3 or x.shape != r.shape:
         raise InputError(f"x and r must be one sample of shape (c, h, w), got {tuple(x.shape)} and {tuple(r.shape)}.")
     if float(x.min()) < 0 or float(x.max()) > 1:
-        raise InputError(f"x must lie in [0, 1] to be saved as a picture, got [{x.min():.3g}, {x.max():.3g}].")
+        raise InputError(f"x must lie in [0, 1] to be saved as an image, got [{x.min():.3g}, {x.max():.3g}].")
     f = Classifier.of(model)
     scales = [GROWTH**i for i in range(tries)]
     with f.frozen(), torch.no_grad():

@@ -1,4 +1,4 @@
-"""One image against one model: read it, attack it, and tell what happened."""
+"""One image and one model: read the image, attack it, and describe the result."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from deepfool.norms import norm as norm_of
 from deepfool.reporting.naming import names_of_network
 
 TOP = 3
-"""How many scores are told."""
+"""How many scores to list."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A class and how it scores."""
+    """A class and its score."""
 
     label: int
     name: str
@@ -47,7 +47,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack made of one image."""
+    """The result of attacking one image."""
 
     attack: str
     p: float
@@ -62,10 +62,10 @@ class Outcome:
     reason: str
     r: Tensor
     classifier: Classifier
-    """What was attacked, its threshold included: whoever looks at the image again has to ask this one."""
+    """The attacked model with its threshold. Use it to classify the image again."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Without the perturbation and the model, for JSON."""
+        """For JSON, without the perturbation and the model."""
         left_out = ("r", "classifier", "before", "after")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain["p"] = str(self.p) if self.p == float("inf") else self.p
@@ -76,30 +76,30 @@ class Outcome:
 
 
 def read_image(path: str | Path, source: Source, *, size: int | None = None, grey: bool = False) -> Tensor:
-    """A picture file as the model takes it: (c, h, w) in [0, 1], resized and cropped, grey for one channel.
+    """An image file as the model expects it: (c, h, w) in [0, 1], resized and cropped, grey for one channel.
 
-    `size` and `grey` are for models that do not say what they take.
+    `size` and `grey` are for models that do not say what they expect.
     """
     shape = source.input_shape
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3)):
-        raise InputError(f"the model takes inputs of shape {tuple(shape)}, which are no pictures.")
+        raise InputError(f"the model takes inputs of shape {tuple(shape)}, which are not images.")
     if shape is not None and shape[1] != shape[2]:
-        raise InputError(f"the model takes inputs of shape {tuple(shape)}; only square ones can be cut from a picture.")
+        raise InputError(f"the model takes inputs of shape {tuple(shape)}; images can only be cropped to a square.")
     grey = shape[0] == 1 if shape is not None else grey
     side = size or (shape[1] if shape is not None else None)
     with _open(path) as stream:
         pixels = read_picture(stream, str(path), size=None, grey=grey)
-        if side is not None and tuple(pixels.shape[1:]) != (side, side):  # what fits already is left untouched
+        if side is not None and tuple(pixels.shape[1:]) != (side, side):  # an image that fits already stays as it is
             stream.seek(0)
             pixels = read_picture(stream, str(path), size=side, grey=grey)
     return pixels.float() / 255
 
 
 def _open(path: str | Path) -> IO[bytes]:
-    if not Path(path).is_file():  # nor is anything opened that is no file: a pipe would wait for ever
+    if not Path(path).is_file():  # opening a pipe would wait forever
         raise DataError(
             f"{path}: there is no such file.",
-            hint="relative paths count from the folder that the command is started in.",
+            hint="relative paths start at the current folder.",
         )
     try:
         return Path(path).open("rb")
@@ -108,7 +108,7 @@ def _open(path: str | Path) -> IO[bytes]:
 
 
 def name_label(source: Source, label: int) -> str:
-    """The name of a label, as far as it can be known.
+    """The name of a label, or "class" and its number.
 
     >>> import torch
     >>> from deepfool.models.sources import resolve
@@ -148,7 +148,7 @@ def attack_one(
     given = dict(wanted)
     if _needs_eps(function) and "eps" not in wanted:
         wanted["eps"] = 0.0
-    complete_knobs(function, wanted)  # says which knob is not known, before anything runs
+    complete_knobs(function, wanted)  # rejects unknown knobs before anything runs
     f = Classifier(source.module, threshold=threshold, outputs=outputs)
     found = _run(function, f, x.unsqueeze(0), given)
     r = found.r[0].detach().cpu()
@@ -163,7 +163,7 @@ def attack_one(
 
 
 def _find(attack: str | Attack) -> Attack:
-    """An attack of the registry, or one that the package offers by its name."""
+    """An attack of the registry, or another attack that the package exports."""
     if isinstance(attack, str) and attack not in ATTACKS and ":" not in attack:
         import deepfool
 
@@ -178,13 +178,13 @@ def _find(attack: str | Attack) -> Attack:
 
 
 def _needs_eps(attack: Attack) -> bool:
-    """Whether it takes one step of a given length, as FGSM does."""
+    """Whether it takes a step of a given length, as FGSM does."""
     eps = inspect.signature(attack).parameters.get("eps")
     return eps is not None and eps.default is inspect.Parameter.empty
 
 
 def _run(attack: Attack, f: Classifier, x: Tensor, knobs: Mapping[str, Any]) -> Adversarial:
-    """The attack; where it needs an eps and none is given, the smallest one that fools, on a grid of 5 %."""
+    """Run the attack. If it needs an eps and none is given, use the smallest one that fools, on a grid of 5 % steps."""
     if not _needs_eps(attack) or "eps" in knobs:
         return run_attack(attack, f, x, knobs)
     eps = 1e-4
@@ -204,7 +204,7 @@ def _rank(source: Source, scores: Tensor) -> list[Score]:
 
 
 def measure(x: Tensor, y: Tensor, p: float) -> tuple[float, float]:
-    """The p-norm of y - x, and its share of that of x.
+    """The p-norm of y - x, and its ratio to the p-norm of x.
 
     >>> measure(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[3.0, 5.0]]]), 2)
     (1.0, 0.2)
@@ -226,7 +226,7 @@ def classify(model: Model | Classifier, x: Tensor) -> int:
 
 
 def write_image(path: Path, levels: Tensor) -> None:
-    """(c, h, w) bytes as a file without loss."""
+    """Write (c, h, w) bytes to a file without loss."""
     pixels = levels.numpy()
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     try:
@@ -237,7 +237,7 @@ def write_image(path: Path, levels: Tensor) -> None:
 
 
 def read_back(path: Path) -> Tensor:
-    """The pixels of a file that `write_image` wrote, in [0, 1]."""
+    """The pixels of a file written by `write_image`, in [0, 1]."""
     with open_picture(path, str(path)) as image:
         pixels = np.array(image)
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy()).float() / 255

@@ -1,4 +1,8 @@
-"""The figures of runs as a table: Markdown, CSV or LaTeX."""
+"""The numbers of runs as a table: Markdown, CSV or LaTeX.
+
+Written by hand rather than with tabulate, which would replace about ten lines, does not escape `|` in Markdown, and has
+no LaTeX table that escapes names but not formulas. CSV comes from the standard library.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from deepfool.reporting.wording import format_number
 from deepfool.runs.records import Run
 
 Cells = dict[str, str | float | int | None]
-"""One row: a column name for each value; an estimate takes three columns."""
+"""One row, by column name. An estimate takes three columns."""
 
 
 def make_rows(runs: Sequence[Run]) -> list[Cells]:
-    """A row per run, in full precision; None where there is no number."""
+    """One row per run in full precision; None if there is no number."""
     rows = []
     for run in runs:
         records = run.records()
@@ -52,7 +56,7 @@ def _finite(value: float) -> float | None:
 
 
 def format_table(runs: Sequence[Run], style: str = "markdown") -> str:
-    """The table of some runs; `style` is markdown, csv (every number in full) or latex.
+    """A table with one row per run; `style` is markdown, csv (full precision) or latex.
 
     >>> format_table([], "html")
     Traceback (most recent call last):
@@ -68,7 +72,7 @@ def _to_csv(rows: Sequence[Cells]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    # A spreadsheet takes a text that begins like a formula for one.
+    # A spreadsheet would run text that begins like a formula.
     guarded = [
         {key: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
          for key, value in row.items()}
@@ -101,7 +105,7 @@ def _to_markdown(rows: Sequence[Cells]) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    r"""A cell in which nothing is markup.
+    r"""Text without Markdown markup.
 
     >>> _escape_markdown("a|b <i>")
     'a\\|b \\<i\\>'
@@ -126,7 +130,7 @@ _LATEX = {
 
 
 def _escape_latex(text: str) -> str:
-    r"""Text that LaTeX prints as it is.
+    r"""Text that LaTeX prints literally.
 
     >>> _escape_latex("50 % of a_b")
     '50 \\% of a\\_b'

@@ -1,4 +1,4 @@
-"""The verdict in words, and numbers as text."""
+"""The verdict in words; numbers as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deepfool.runs.records import Records, Run
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """A number in so many significant digits, never with an exponent where a plain one is short.
+    """A number with the given significant digits, without an exponent unless it is tiny.
 
     >>> format_number(0.16804), format_number(0.00191), format_number(12345.6), format_number(math.inf)
     ('0.168', '0.00191', '12346', '∞')
@@ -31,7 +31,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_percent(value: float | None, digits: int = 3) -> str:
-    """A share as percent.
+    """A share as a percentage.
 
     >>> format_percent(0.16804), format_percent(1.0), format_percent(0.00191)
     ('16.8 %', '100 %', '0.191 %')
@@ -60,7 +60,7 @@ def format_estimate(estimate: Estimate, digits: int = 3) -> str:
 
 
 def name_norm(p: float) -> str:
-    """The norm as people write it.
+    """The usual symbol of a norm.
 
     >>> name_norm(2.0), name_norm(math.inf), name_norm(1.5)
     ('ℓ2', 'ℓ∞', 'ℓ1.5')
@@ -68,26 +68,26 @@ def name_norm(p: float) -> str:
     return "ℓ∞" if math.isinf(p) else f"ℓ{p:g}"
 
 
-def tell_verdict(run: Run, records: Records, family: str | None, references: Sequence[Reference]) -> list[str]:
-    """What was found, a sentence each, the most telling one first."""
+def write_verdict(run: Run, records: Records, family: str | None, references: Sequence[Reference]) -> list[str]:
+    """The findings, one sentence each, the most important first."""
     if not len(records):
         return ["Nothing has been measured yet: the run has no rows."]
     rho, fooled = rho_adv(records, "p"), share_fooled(records)
     if math.isnan(rho.value):
         return ["No sample has a relative distance, so there is no verdict."]
-    lines = [_tell_rho(run, rho), _tell_median(records)]
+    lines = [_describe_rho(run, rho), _describe_median(records)]
     if family and references and rho.exact and not is_bounded(run):
-        lines.append(_tell_place(rho, [each for each in references if each.data == family], family))
-    lines.append(_tell_fooled(run, records, fooled))
+        lines.append(_describe_rank(rho, [each for each in references if each.data == family], family))
+    lines.append(_describe_fooled(run, records, fooled))
     return [line for line in lines if line]
 
 
-def _tell_rho(run: Run, rho: Estimate) -> str:
+def _describe_rho(run: Run, rho: Estimate) -> str:
     model, data = run.manifest["model"]["spec"], run.manifest["data"]["name"]
     if not rho.exact:
         return (
             f"Changing the decision of {model} on {data} takes a perturbation of at least {format_percent(rho.value)} "
-            f"of the size of the input on average: a lower bound, since some samples withstood this attack."
+            f"of the size of the input on average: this is a lower bound, because the attack failed on some samples."
         )
     return (
         f"On average, a perturbation of {format_percent(rho.value)} of the size of the input is enough to change the "
@@ -95,30 +95,30 @@ def _tell_rho(run: Run, rho: Estimate) -> str:
     )
 
 
-def _tell_median(records: Records) -> str:
+def _describe_median(records: Records) -> str:
     median = quantile(relative_distances(records, "p"), 0.5)
     if not math.isfinite(median.value):
-        return "More than half of the samples withstood this attack."
+        return "The attack failed on more than half of the samples."
     return f"Half of the samples need no more than {format_percent(median.value)}."
 
 
-def _tell_place(rho: Estimate, peers: Sequence[Reference], family: str) -> str:
-    """Where the figure lies among networks on the same data."""
+def _describe_rank(rho: Estimate, peers: Sequence[Reference], family: str) -> str:
+    """How the value compares with networks on the same data."""
     below = max((each for each in peers if each.rho < rho.low), key=lambda each: each.rho, default=None)
     above = min((each for each in peers if each.rho > rho.high), key=lambda each: each.rho, default=None)
     alike = [each for each in peers if rho.low <= each.rho <= rho.high]
     if alike:
         names = " and ".join(f"{each.name} ({format_number(each.rho, 2)}, {each.source})" for each in alike)
-        return f"Among networks on {DATA_NAMES[family]} that is about as robust as {names}."
+        return f"Among networks on {DATA_NAMES[family]}, this is about as robust as {names}."
     parts = []
     if below:
         parts.append(f"more robust than {below.name} ({format_number(below.rho, 2)}, {below.source})")
     if above:
         parts.append(f"less robust than {above.name} ({format_number(above.rho, 2)}, {above.source})")
-    return f"Among networks on {DATA_NAMES[family]} that is {' and '.join(parts)}." if parts else ""
+    return f"Among networks on {DATA_NAMES[family]}, this is {' and '.join(parts)}." if parts else ""
 
 
-def _tell_fooled(run: Run, records: Records, fooled: Estimate) -> str:
+def _describe_fooled(run: Run, records: Records, fooled: Estimate) -> str:
     attack = run.identity["attack"]["name"]
     count = int(records.fooled.sum())
     accuracy = clean_accuracy(records)
@@ -127,6 +127,6 @@ def _tell_fooled(run: Run, records: Records, fooled: Estimate) -> str:
     if not math.isnan(accuracy.value):
         right = f" Unperturbed, {format_percent(accuracy.value)} of the {len(records):,} are classified correctly."
     return (
-        f"The attack ({attack}) changed the decision on {searched} samples it was tried on; a stronger attack can only "
-        f"find smaller perturbations.{right}"
+        f"The attack ({attack}) changed the decision on {searched} samples it was tried on. A stronger attack could "
+        f"only find smaller perturbations.{right}"
     )

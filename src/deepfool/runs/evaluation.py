@@ -35,6 +35,7 @@ from deepfool.datasets import Data, load
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
+from deepfool.runs.gallery import keep_gallery
 from deepfool.runs.records import Group, Ints, Row, Run, RunWriter
 
 ENGINES = ("local", "ray")
@@ -182,6 +183,9 @@ def evaluate(
             on_progress(tally.progress())
         left = {"finished": manifests.now()} if tally.done == tally.total else {"stopped": manifests.now()}
         writer.note(**left, seconds=round(time.monotonic() - begin, 3), rows_after=tally.done)
+        if tally.done == tally.total:
+            measured = tally.done > tally.done_before
+            keep_gallery(Run(out), samples, job, source.module, batch_size=together, renew=measured)
     run = Run(out)
     if tally.done < tally.total:
         if not stop.is_set():

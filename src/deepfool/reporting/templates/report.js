@@ -6,7 +6,7 @@
   const PALETTE = 6;
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 
-  // Plotly reads a little HTML in its labels; names are names, so they are escaped for it.
+  // Plotly interprets some HTML in its labels, so names are escaped.
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const shorten = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
   const number = (value) => (value === null ? "–" : String(Number(value.toPrecision(4))));
@@ -117,7 +117,7 @@
   }
   const drawAll = () => Promise.all([...document.querySelectorAll("[data-chart]")].map(draw));
 
-  // Light and dark: as the system says, until the button is used.
+  // Light or dark: follow the system until the button is used.
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const remember = { get() { try { return localStorage.getItem("deepfool-theme"); } catch { return null; } },
     set(value) { try { localStorage.setItem("deepfool-theme", value); } catch { /* a page from a file may not store */ } } };
@@ -130,7 +130,7 @@
     drawAll();
   });
 
-  // Paper is white, and narrower than a screen.
+  // Printing: light colours, a narrower page.
   let before = null;
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;

@@ -1,0 +1,133 @@
+"""Two runs on the same samples, compared sample by sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.arguments import check_number
+from deepfool.errors import RunError
+from deepfool.metrics.arguments import check_norm, check_records, check_runs
+from deepfool.metrics.estimates import Estimate, as_json, find_ranks, mean_with_interval, quantile
+from deepfool.metrics.robustness import rho_adv
+from deepfool.runs.records import Floats, Records, Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs on the same samples. Differences are the relative distances of b minus those of a."""
+
+    norm: str
+    pairs: int
+    only_a: int
+    only_b: int
+    rho_a: Estimate
+    rho_b: Estimate
+    mean_difference: Estimate | None
+    """None if a sample is censored in only one of the runs: its difference is unknown."""
+    median_difference: Estimate
+    larger_in_a: int
+    larger_in_b: int
+    ties: int
+    censored_a: int
+    censored_b: int
+    p_value: float
+    """Two-sided Wilcoxon signed-rank test that the differences are symmetric about 0. Distances that were not found
+    rank above all others."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return as_json(asdict(self))  # type: ignore[no-any-return]
+
+
+def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95, seed: int = 0) -> Comparison:
+    """Compare two runs, paired by sample.
+
+    >>> rows = [{"index": i, "status": "FOOLED", "r_p": 1.0 + i / 10, "x_p": 10.0} for i in range(8)]
+    >>> more = [{**row, "r_p": row["r_p"] * 1.1} for row in rows]
+    >>> found = compare(Records.of(rows, p=2), Records.of(more, p=2))
+    >>> found.larger_in_b, round(found.mean_difference.value, 4), found.p_value < 0.05
+    (8, 0.0135, True)
+    """
+    check_records(a)
+    check_records(b)
+    norm, confidence = check_norm(norm), check_number(confidence, "confidence", 0, 1)
+    _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
+    one, other = a.pick(in_a), b.pick(in_b)
+    if not np.allclose(one.x[norm], other.x[norm], rtol=1e-5, atol=0, equal_nan=True):
+        raise RunError(
+            "the two runs have different samples: the norms of x are not the same.",
+            hint="measure both on the same data.",
+        )
+    tried = (one.status != Status.MISCLASSIFIED) & (other.status != Status.MISCLASSIFIED)
+    tried &= one.x[norm] > 0
+    one, other = one.pick(tried), other.pick(tried)
+    if not len(one):
+        raise RunError(
+            "the two runs have no sample in common.", hint="measure both with the same --limit or --indices."
+        )
+    ratio_a, ratio_b = one.ratio(norm), other.ratio(norm)
+    difference = _subtract(ratio_b, ratio_a)
+    known = bool(np.isfinite(difference).all())
+    return Comparison(
+        norm=norm, pairs=len(one), only_a=len(a) - len(one), only_b=len(b) - len(one),
+        rho_a=rho_adv(one, norm, seed=seed), rho_b=rho_adv(other, norm, seed=seed),
+        mean_difference=mean_with_interval(difference, confidence=confidence, seed=seed) if known else None,
+        median_difference=_median_of_signed(difference, confidence),
+        larger_in_a=int((difference < 0).sum()), larger_in_b=int((difference > 0).sum()),
+        ties=int((difference == 0).sum()), censored_a=int(one.censored.sum()), censored_b=int(other.censored.sum()),
+        p_value=_signed_rank(difference),
+    )  # fmt: skip
+
+
+def _subtract(b: Floats, a: Floats) -> Floats:
+    """b - a. If neither was found, they are tied."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(a) & np.isinf(b), 0.0, b - a)
+
+
+def _median_of_signed(difference: Floats, confidence: float) -> Estimate:
+    """As `quantile`, for numbers of either sign: an open lower end is -infinity, not 0."""
+    found = quantile(difference, 0.5, confidence=confidence)
+    low_rank, _ = find_ranks(len(difference), 0.5, confidence)
+    low = found.low if low_rank >= 1 else -math.inf
+    return Estimate(found.value, low, found.high, found.count, found.exact)
+
+
+def _signed_rank(difference: Floats) -> float:
+    moved = difference[difference != 0]
+    if not len(moved):
+        return 1.0
+    from scipy.stats import wilcoxon  # type: ignore[import-untyped]
+
+    # Only ranks count, so any value beyond the largest difference can stand in for an infinite one.
+    finite = np.abs(moved[np.isfinite(moved)])
+    beyond = 2 * float(finite.max(initial=1.0))
+    return float(wilcoxon(np.clip(moved, -beyond, beyond)).pvalue)
+
+
+def check_same_data(a: Run, b: Run) -> None:
+    """Refuse to compare runs on different data."""
+    check_runs(a, b)
+    mine, theirs = a.identity["data"]["sha256"], b.identity["data"]["sha256"]
+    if mine != theirs:
+        names = [run.manifest["data"]["name"] for run in (a, b)]
+        raise RunError(
+            f"the runs are on different data: {names[0]} ({mine[:12]}) and {names[1]} ({theirs[:12]}).",
+            hint="paired differences need the same samples.",
+        )
+
+
+def shared_norm(a: Run, b: Run, norm: str | None) -> str:
+    """The norm to compare in: the given one, or the one that both attacks minimised."""
+    check_runs(a, b)
+    if norm is not None and norm != "p":
+        return check_norm(norm)
+    if a.p != b.p:
+        raise RunError(
+            f"the runs minimise different norms, l{a.p:g} and l{b.p:g}.", hint="choose one: --norm l2, l1 or linf."
+        )
+    return "p"

@@ -1,0 +1,99 @@
+"""Accuracy against eps. One run gives the whole curve, because it measured the distance of every sample."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.arguments import check_count
+from deepfool.errors import InputError, RunError
+from deepfool.metrics.arguments import as_floats, check_eps, check_norm, check_records
+from deepfool.metrics.robustness import distances
+from deepfool.runs.records import Floats, Records
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy against eps, from the distances of one run.
+
+    `accuracy` counts censored samples as still right (no perturbation is known), `low` as wrong (none is known to hold
+    out). The accuracy under this attack lies between the two; under a stronger attack it may be lower still.
+    """
+
+    eps: Floats
+    accuracy: Floats
+    low: Floats
+    norm: str
+    labelled: bool
+    """Whether every sample has a true label. Samples without one count as right at eps = 0."""
+    area: float
+    """The area under `accuracy` from 0 to the last eps: the mean distance, capped there (the restricted mean of
+    survival analysis)."""
+
+    @property
+    def area_share(self) -> float:
+        """The area as a share of the largest possible one."""
+        return self.area / float(self.eps[-1]) if self.eps[-1] > 0 else math.nan
+
+
+def accuracy_curve(records: Records, eps: Sequence[float] | Floats | int = 101, norm: str = "p") -> Curve:
+    """The share of samples that are right and stay right within eps.
+
+    `eps` is the values to use, or how many, spread evenly from 0 to the largest distance.
+
+    >>> rows = [{"index": i, "label": 1, "true_label": 1, "status": "FOOLED", "r_p": r} for i, r in enumerate((1, 3))]
+    >>> wrong = {"index": 2, "label": 1, "true_label": 0, "status": "FOOLED", "r_p": 2.0}
+    >>> curve = accuracy_curve(Records.of([*rows, wrong], p=2), [0, 1, 2, 3])
+    >>> (curve.accuracy * 3).round().tolist(), round(curve.area * 3, 6)
+    ([2.0, 1.0, 1.0, 0.0], 4.0)
+    """
+    away = distances(records, norm)
+    if len(away) == 0:
+        raise RunError("the run has no rows, so there is no curve.")
+    if isinstance(eps, bool | numbers.Integral):
+        finite = away[np.isfinite(away)]
+        grid = np.linspace(0.0, float(finite.max(initial=0.0)), check_count(eps, "eps"))
+    else:
+        grid = as_floats(eps, "eps")
+        if grid.ndim != 1 or not len(grid) or grid[0] < 0 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():
+            raise InputError("eps must be finite numbers >= 0 in ascending order.")
+    n = len(away)
+    standing = 1 - np.searchsorted(np.sort(away), grid, side="right") / n
+    censored = np.isinf(away).sum() / n
+    return Curve(
+        grid, standing, np.maximum(0.0, standing - censored), norm,
+        labelled=bool((records.true_label >= 0).all()), area=float(np.minimum(away, grid[-1]).mean()),
+    )  # fmt: skip
+
+
+def accuracy_at(records: Records, eps: float, norm: str = "p") -> tuple[float, float]:
+    """The accuracy within eps, with censored samples counted as wrong and as right.
+
+    >>> rows = [{"index": 0, "status": "FOOLED", "r_p": 1.0}, {"index": 1, "status": "EXHAUSTED"}]
+    >>> accuracy_at(Records.of(rows, p=2), 1.0)
+    (0.0, 0.5)
+    """
+    curve = accuracy_curve(records, [check_eps(eps)], norm)
+    return float(curve.low[0]), float(curve.accuracy[0])
+
+
+def fooled_within(records: Records, eps: float, norm: str = "p") -> tuple[float, float]:
+    """The share of decisions, right or wrong, that a perturbation of at most eps changes: as found, and at most.
+
+    The second number also counts censored samples. Skipped samples were not searched and do not count.
+
+    >>> rows = [{"index": 0, "status": "FOOLED", "r_p": 1.0}, {"index": 1, "status": "EXHAUSTED"}]
+    >>> fooled_within(Records.of(rows, p=2), 1.0)
+    (0.5, 1.0)
+    """
+    tried = check_records(records).status != Status.MISCLASSIFIED
+    norm, eps = check_norm(norm), check_eps(eps)
+    if not tried.any():
+        return math.nan, math.nan
+    found = float((records.r[norm][tried] <= eps).mean())
+    return found, found + float(records.censored[tried].mean())

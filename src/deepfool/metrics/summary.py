@@ -1,0 +1,103 @@
+"""All metrics of a run in one dictionary, and the warnings that belong with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from deepfool.attacks.shared.adversarial import Status
+from deepfool.metrics.arguments import check_records, check_runs
+from deepfool.metrics.curves import accuracy_curve
+from deepfool.metrics.estimates import as_json, quantile
+from deepfool.metrics.robustness import (
+    clean_accuracy,
+    confusion,
+    count_iterations,
+    per_class,
+    relative_distances,
+    rho_adv,
+    share_fooled,
+)
+from deepfool.runs.consistency import list_cautions
+from deepfool.runs.records import Records, Row, Run
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str, Any]:
+    """All metrics of a run, ready for JSON: null where there is no number, "inf" for infinity.
+
+    >>> import tempfile, torch
+    >>> from deepfool import evaluate
+    >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     summary = summarize(evaluate(model, data, out=here))
+    >>> summary["samples"], summary["status"]["FOOLED"], summary["warnings"]
+    (8, 8, [])
+    """
+    check_runs(run)
+    records = run.records()
+    warnings = find_warnings(run, records)
+    rho = {norm: rho_adv(records, norm, confidence=confidence, seed=seed) for norm in ("l2", "p")}
+    curve = accuracy_curve(records) if len(records) else None
+    ratios, sizes = relative_distances(records, "p"), records.r["p"][records.status != Status.MISCLASSIFIED]
+    summary = {
+        "run": str(run.folder),
+        "model": run.manifest["model"]["spec"],
+        "data": run.manifest["data"]["name"],
+        "attack": run.identity["attack"]["name"],
+        "p": run.p,
+        "norm": f"l{run.p:g}",
+        "samples": len(records),
+        "expected": run.expected,
+        "status": {status.name: int((records.status == status).sum()) for status in Status},
+        "accuracy": clean_accuracy(records),
+        "fooled": share_fooled(records),
+        "rho_adv": rho["p"],
+        "rho_adv_l2": rho["l2"],
+        "quantiles_relative": {f"{q:g}": quantile(ratios, q, confidence=confidence) for q in QUANTILES},
+        "quantiles": {f"{q:g}": quantile(sizes, q, confidence=confidence) for q in QUANTILES},
+        "curve": None if curve is None else {
+            "eps": curve.eps, "accuracy": curve.accuracy, "low": curve.low, "area": curve.area,
+            "area_share": curve.area_share, "labelled": curve.labelled,
+        },
+        "classes": per_class(records, "p", seed=seed),
+        "confusion": confusion(records),
+        "iterations": count_iterations(records),
+        "passes": {"forwards": int(records.forwards.sum()), "backwards": int(records.backwards.sum())},
+        "seconds": float(np.nansum(records.seconds)),
+        "warnings": warnings,
+    }  # fmt: skip
+    return as_json(summary)  # type: ignore[no-any-return]
+
+
+def find_warnings(run: Run, records: Records) -> list[str]:
+    """What a reader of the numbers needs to know, a sentence each."""
+    check_runs(run)
+    found = []
+    if len(check_records(records)) < run.expected:
+        found.append(f"the run is not complete: it has {len(records)} of {run.expected} samples.")
+    if censored := int(records.censored.sum()):
+        kinds = ", ".join(
+            f"{n} {status.name}"
+            for status in (Status.STUCK, Status.EXHAUSTED)
+            if (n := int((records.status == status).sum()))
+        )
+        found.append(
+            f"{censored} of {len(records)} samples were not fooled ({kinds}): rho_adv is a lower bound that counts "
+            f"them as 0, and has no upper end."
+        )
+    for reason, count in Counter(row["reason"] for row in run.rows() if _is_remark(row)).most_common(3):
+        found.append(f"{count} of the fooled samples: {reason}.")
+    sessions = [session for session in run.manifest["sessions"] if isinstance(session, dict)]
+    noted = [list_cautions(session["scores"]) for session in sessions if isinstance(session.get("scores"), dict)]
+    found += dict.fromkeys(caution for cautions in noted for caution in cautions)
+    if zero := int((records.x["l2"] == 0).sum()):
+        found.append(f"{zero} samples are all zeros and have no relative distance: rho_adv leaves them out.")
+    return found
+
+
+def _is_remark(row: Row) -> bool:
+    return row["status"] == Status.FOOLED.name and "reason" in row
