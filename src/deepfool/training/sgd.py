@@ -290,7 +290,7 @@ def save_state(
     >>> net = nn.Linear(1, 1)
     >>> with tempfile.TemporaryDirectory() as here:
     ...     save_state(Path(here) / "run.pt", net, make_optimizer(net, Recipe(1, 0.1)), epoch=3, seed=0)
-    ...     read_state(Path(here) / "run.pt", "epoch")["epoch"]
+    ...     read_checkpoint(Path(here) / "run.pt", "epoch")["epoch"]
     3
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -303,7 +303,7 @@ def save_state(
     partial.replace(path)
 
 
-def read_state(path: Path, *needed: str) -> dict[str, Any]:
+def read_checkpoint(path: Path, *needed: str) -> dict[str, Any]:
     """A checkpoint that has these entries; nothing that it holds is run."""
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
@@ -318,7 +318,7 @@ def read_state(path: Path, *needed: str) -> dict[str, Any]:
 
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int) -> int:
-    state = read_state(path, "epoch", "seed", "recipe", "model", "optimizer")
+    state = read_checkpoint(path, "epoch", "seed", "recipe", "model", "optimizer")
     found = Recipe(**state["recipe"]), state["seed"]
     if found != (recipe, seed):
         raise InputError(
