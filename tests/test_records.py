@@ -16,9 +16,11 @@ import pytest
 
 from deepfool import Run, deepfool, evaluate
 from deepfool.errors import RunError
-from deepfool.runs import records
+from deepfool.runs import writing
 from deepfool.runs.evaluation import Interrupted
-from deepfool.runs.records import RECORDS, merge
+from deepfool.runs.merging import merge
+from deepfool.runs.records import RECORDS
+from deepfool.runs.rows import TIMING
 from tests import nets
 from tests.waiting import PATIENCE
 
@@ -27,7 +29,7 @@ HERE = Path(__file__).parent
 
 def without_timing(run):
     return sorted(
-        ({key: value for key, value in row.items() if key not in records.TIMING} for row in run.rows()),
+        ({key: value for key, value in row.items() if key not in TIMING} for row in run.rows()),
         key=lambda row: row["index"],
     )
 
@@ -153,7 +155,7 @@ def test_the_manifest_tells_everything(tmp_path):
     assert run.p == float("inf")
     assert identity["attack"]["knobs"] == {
         "overshoot": 0.02, "max_iter": 50, "candidates": "auto", "bounds": [0, 1], "target": None, "mask": None,
-        "threshold": None, "tighten": False,
+        "threshold": None, "outputs": "auto", "tighten": False,
     }  # fmt: skip
     assert len(identity["model"]["sha256"]) == len(identity["data"]["sha256"]) == 64
     assert identity["seed"] == 4
@@ -162,7 +164,7 @@ def test_the_manifest_tells_everything(tmp_path):
 
 def full_disk(monkeypatch, after):
     """Writes fail with "no space left" once so many bytes have gone to the records, in the middle of a row."""
-    real, left = records._write_all, [after]
+    real, left = writing._write_all, [after]
 
     def write(stream, content):
         if not str(stream.name).endswith(RECORDS):
@@ -173,13 +175,13 @@ def full_disk(monkeypatch, after):
         left[0] -= len(content)
         return real(stream, content)
 
-    monkeypatch.setattr(records, "_write_all", write)
+    monkeypatch.setattr(writing, "_write_all", write)
 
 
 def test_a_full_disk_ends_clearly_and_goes_on(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         full_disk(patch, after=8000)
-        with pytest.raises(RunError, match=r"cannot be written: No space left on device\. Hint: what was measured is"):
+        with pytest.raises(RunError, match=r"cannot be written: No space left on device\. Hint: finished samples are"):
             measure(tmp_path / "run")
     stopped = Run(tmp_path / "run")
     assert 0 < stopped.count < 60

@@ -12,7 +12,8 @@ def merge_runs(
     out: Path = typer.Option(..., "--out", "-o", metavar="DIR", help="The folder to make."),
 ) -> None:
     """Put runs on different samples of the same data together into one."""
-    from deepfool.runs.records import Run, merge
+    from deepfool.runs.merging import merge
+    from deepfool.runs.records import Run
 
     merged = merge([Run(run) for run in runs], out)
     state = "complete" if merged.complete else f"{merged.expected - merged.count} samples are still to be measured"

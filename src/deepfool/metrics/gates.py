@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 
 from deepfool.errors import InputError, RunError
 from deepfool.metrics.metrics import accuracy_at, clean_accuracy, fooled_within, rho_adv
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from deepfool.attacks.shared.adversarial import Status
 from deepfool.attacks.shared.arguments import as_number, check_count, check_number
 from deepfool.errors import InputError, RunError
 from deepfool.runs.consistency import list_cautions
-from deepfool.runs.records import NORMS, Floats, Ints, Records, Row, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import NORMS, Floats, Ints, Records, Row
 
 RESAMPLES = 2000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

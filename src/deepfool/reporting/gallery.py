@@ -20,9 +20,10 @@ from deepfool.models.sources import Source
 from deepfool.reporting.images import Array, is_picture, show_perturbation, to_data_uri, to_pixels
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
-from deepfool.runs.engines import Batch, Job, Worker
-from deepfool.runs.records import Ints, Records, Row, Run, read_shard, refuse_code
+from deepfool.runs.records import Run, read_shard, refuse_code
+from deepfool.runs.rows import Ints, Records, Row
 from deepfool.runs.verification import find_subjects
+from deepfool.runs.worker import Batch, Job, Worker
 
 EACH_END = 12
 """How many of the most fragile, and of the most robust."""

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from deepfool import __version__
-from deepfool.runs import consistency, engines, manifests
 from deepfool.attacks.shared.arguments import (
     Bounds,
     as_whole,
@@ -35,7 +34,14 @@ from deepfool.datasets import Data, load
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
-from deepfool.runs.records import Group, Ints, Row, Run, RunWriter
+from deepfool.runs import consistency, manifests
+from deepfool.runs.execution import choose_device
+from deepfool.runs.local import run_here, run_in_processes
+from deepfool.runs.ray_cluster import check_address, run_on_ray
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Group, Ints, Row
+from deepfool.runs.worker import DTYPES, Batch, Job
+from deepfool.runs.writing import RunWriter
 
 ENGINES = ("local", "ray")
 
@@ -195,9 +201,9 @@ def _resolve_untouched(model: Any, arch: Any) -> Source:
     return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
 
 
-def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: engines.Job) -> None:
+def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: Job) -> None:
     """Note, and warn, if the scores are not the model's own; a few forward passes of a few samples."""
-    facts = consistency.look_twice(module, x, device=job.device, dtype=engines.DTYPES[job.dtype])
+    facts = consistency.look_twice(module, x, device=job.device, dtype=DTYPES[job.dtype])
     writer.note(scores=facts)
     for caution in consistency.list_cautions(facts):
         warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
@@ -230,48 +236,26 @@ def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
         return None
 
 
-def choose_device(device: str) -> str:
-    """The device to use; "auto" is a GPU if there is one.
-
-    >>> choose_device("cpu")
-    'cpu'
-    """
-    if device == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    if not isinstance(device, str):
-        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        why = (str(error).splitlines() or [""])[0]
-        raise InputError(f"the device {device!r:.80} cannot be used: {why}") from error
-    if torch.device(device).type == "meta":
-        raise InputError("the device 'meta' cannot be used: it holds no values.", hint="cpu, cuda, mps or auto.")
-    return device
-
-
 def _describe_job(
     model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
     skip_misclassified: bool, **rest: Any,
-) -> engines.Job:  # fmt: skip
-    if not isinstance(dtype, str) or dtype not in engines.DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(engines.DTYPES)}, got {dtype!r}.")
+) -> Job:  # fmt: skip
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     seed = check_count(seed, "seed", least=0)
     function = find_attack(attack)
     if skip_misclassified and not takes(function, "labels"):
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip what is misclassified.")
     complete = complete_knobs(function, knobs)
     complete.pop("p", None)  # a matter of the run
-    return engines.Job(
+    return Job(
         # What is built from a spec can be built again by each worker; anything else has to travel.
         model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
         p=check_p(p), knobs=complete, dtype=dtype, seed=seed, skip_misclassified=skip_misclassified, **rest,
     )  # fmt: skip
 
 
-def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any]:
+def _identify(job: Job, samples: Data, selection: Ints) -> dict[str, Any]:
     """What the rows depend on."""
     return {
         "deepfool": __version__,
@@ -314,26 +298,24 @@ def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
 
 
 def _choose_engine(
-    engine: str, job: engines.Job, source: Source, workers: int | None, ray_address: str | None
-) -> Callable[[Iterator[engines.Batch]], Iterator[Group]]:
+    engine: str, job: Job, source: Source, workers: int | None, ray_address: str | None
+) -> Callable[[Iterator[Batch]], Iterator[Group]]:
     if not isinstance(engine, str) or engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
     if workers is not None:
         workers = check_count(workers, "workers")
     if engine == "ray":
         if ray_address is not None:
-            engines.check_address(ray_address)  # now, not when everything else is ready
-        return lambda plan: engines.run_on_ray(job, plan, workers, ray_address)
+            check_address(ray_address)  # now, not when everything else is ready
+        return lambda plan: run_on_ray(job, plan, workers, ray_address)
     if ray_address is not None:
         raise InputError(f"a Ray address was given ({ray_address}), but the engine is {engine}.", hint="--engine ray.")
     if workers is not None and workers > 1:
-        return lambda plan: engines.run_in_processes(job, plan, workers)
-    return lambda plan: engines.run_here(job, plan, source.module)
+        return lambda plan: run_in_processes(job, plan, workers)
+    return lambda plan: run_here(job, plan, source.module)
 
 
-def _plan(
-    samples: Data, selection: Ints, writer: RunWriter, together: int, stop: threading.Event
-) -> Iterator[engines.Batch]:
+def _plan(samples: Data, selection: Ints, writer: RunWriter, together: int, stop: threading.Event) -> Iterator[Batch]:
     """The batches that are not done, cut from the selection at fixed places, read when they are asked for."""
     labels = samples.labels
     # Asked once, before anything runs: what is written meanwhile is on its way, and must not be planned again.
@@ -344,7 +326,7 @@ def _plan(
         chunk = selection[start : start + together]
         index = chunk[~done[chunk]].tolist()
         if index:
-            yield engines.Batch(index, np.asarray(samples.batch(index)), labels[index].tolist())
+            yield Batch(index, np.asarray(samples.batch(index)), labels[index].tolist())
 
 
 class _Tally:

@@ -15,6 +15,28 @@ WIDE = 64
 """Channels from which on a convolution is faster with the channels last in memory."""
 
 
+def choose_device(device: str) -> str:
+    """The device to use; "auto" is a GPU if there is one.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    if not isinstance(device, str):
+        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"the device {device!r:.80} cannot be used: {why}") from error
+    if torch.device(device).type == "meta":
+        raise InputError("the device 'meta' cannot be used: it holds no values.", hint="cpu, cuda, mps or auto.")
+    return device
+
+
 def prefers_channels_last(model: nn.Module) -> bool:
     """Whether most of the weights of the convolutions belong to wide ones.
 

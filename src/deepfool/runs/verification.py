@@ -14,12 +14,13 @@ from torch import Tensor
 
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
-from deepfool.runs.engines import DTYPES
 from deepfool.errors import DeepFoolError, RunError
-from deepfool.runs.evaluation import choose_device
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import norm
-from deepfool.runs.records import Row, Run, refuse_code
+from deepfool.runs.execution import choose_device
+from deepfool.runs.records import Run, refuse_code
+from deepfool.runs.rows import Row
+from deepfool.runs.worker import DTYPES
 
 TOLERANCE = 1e-5
 """By how much, relatively, a norm may differ from the one in its row."""

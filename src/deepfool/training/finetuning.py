@@ -61,7 +61,8 @@ from deepfool.models.sources import Source, resolve
 from deepfool.models.zoo import ZOO
 from deepfool.norms import check_p, norm
 from deepfool.runs import manifests
-from deepfool.runs.evaluation import check_true_labels, choose_device, evaluate
+from deepfool.runs.evaluation import check_true_labels, evaluate
+from deepfool.runs.execution import choose_device
 from deepfool.runs.records import Run
 from deepfool.training.processes import Team, find_team
 from deepfool.training.recipes import RECIPES
@@ -71,7 +72,7 @@ from deepfool.training.sgd import (
     last_rate,
     make_optimizer,
     prepare,
-    read_state,
+    read_checkpoint,
     run_epoch,
     save_state,
     test_error,
@@ -481,7 +482,7 @@ def _restore(
 ) -> dict[str, Any]:
     if checkpoint is None or not checkpoint.exists():
         return {"epochs": [], "left_clean": 0}
-    state = read_state(checkpoint, "epoch", "settings", "epochs", "left_clean", "model", "optimizer")
+    state = read_checkpoint(checkpoint, "epoch", "settings", "epochs", "left_clean", "model", "optimizer")
     if lines := manifests.differences(state["settings"], settings):
         told = "\n".join(f"  {line.replace('in the folder', 'in the file')}" for line in lines)
         raise InputError(
