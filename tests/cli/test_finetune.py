@@ -73,7 +73,7 @@ def test_the_folder_holds_all_and_the_weights_load_again(tmp_path, digits):
 
     code, out, err = run(tmp_path, *command, "--json")
     assert code == 0, err
-    assert "going on from the checkpoint" in err
+    assert "resuming from the checkpoint" in err
     assert "epoch 2/2" not in err, "nothing was left to do"
     assert json.loads(out)["epochs"] == figures["epochs"]
     code, out, err = run(tmp_path, *command, "--mix", "0.5")

@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights_as_one_that_is_not(tmp_
     assert 1 <= done < 4
 
     _, err = finish(start(tmp_path, digits, *broken))
-    assert "going on from the checkpoint" in err
+    assert "resuming from the checkpoint" in err
     assert f"epoch {done + 1}/4" in err
     assert f"epoch {done}/4" not in err
     names = ("unbroken.safetensors", "resumed.safetensors")

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from deepfool.errors import InputError, ModelError
-from deepfool.models.checkpoints import read_weights
+from deepfool.models.checkpoints import read_state_dict
 from deepfool.models.libraries import import_torchvision
 from deepfool.models.sources import resolve
 
@@ -98,20 +98,20 @@ def test_a_whole_pickled_model_is_refused(tmp_path: Path):
 )
 def test_other_files_are_refused_with_a_hint(tmp_path: Path, name: str, message: str):
     with pytest.raises(InputError, match=message):
-        read_weights(tmp_path / name)
+        read_state_dict(tmp_path / name)
 
 
 def test_broken_files_are_named(tmp_path: Path):
     for name in ("broken.safetensors", "broken.pt"):
         (tmp_path / name).write_bytes(b"1234567890")
         with pytest.raises(ModelError, match=name):
-            read_weights(tmp_path / name)
+            read_state_dict(tmp_path / name)
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ModelError, match=r"state dict .* it holds a list"):
-        read_weights(tmp_path / "list.pt")
+        read_state_dict(tmp_path / "list.pt")
     torch.save({"epoch": 1, "loss": 0.5}, tmp_path / "log.pt")
     with pytest.raises(ModelError, match="it holds a dict with epoch, loss"):
-        read_weights(tmp_path / "log.pt")
+        read_state_dict(tmp_path / "log.pt")
 
 
 def test_the_architecture_must_be_named_and_be_one(tmp_path: Path):

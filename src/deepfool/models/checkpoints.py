@@ -23,13 +23,13 @@ CONVERT = (
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network")
 
 
-def read_weights(file: str | Path) -> dict[str, Tensor]:
+def read_state_dict(file: str | Path) -> dict[str, Tensor]:
     """Read named tensors from a .safetensors file, or from a .pt/.pth/.bin file of tensors only.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "model.pt"
     >>> torch.save({"state_dict": {"module.bias": torch.zeros(2)}}, path)
-    >>> read_weights(path)
+    >>> read_state_dict(path)
     {'bias': tensor([0., 0.])}
     """
     path = Path(file).expanduser()

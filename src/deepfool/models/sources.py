@@ -27,7 +27,7 @@ from torch import nn
 
 from deepfool.errors import DeepFoolError, InputError, ModelError, is_out_of_memory
 from deepfool.models.building import Built, unknown_name
-from deepfool.models.checkpoints import fill, read_weights
+from deepfool.models.checkpoints import fill, read_state_dict
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.graphs import build_export, build_onnx, build_program
 from deepfool.models.jax_bridge import from_jax
@@ -225,7 +225,7 @@ def _build_file(text: str, arch: Any) -> Built:
             f"file:{text} holds weights alone; the architecture was expected beside it.",
             hint="name it with --arch (arch= in Python), such as torchvision:resnet18 or a name of the zoo",
         )
-    state = read_weights(text)
+    state = read_state_dict(text)
     if isinstance(arch, str):
         if arch.startswith(("file:", "onnx:", "export:")):
             raise InputError(

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -24,19 +24,19 @@ from deepfool.runs.rows import Group
 from deepfool.runs.worker import Batch, Job, RemoteWorker, Worker
 
 
-def run_here(job: Job, batches: Iterable[Batch], module: nn.Module | None = None) -> Iterator[Group]:
+def run_here(job: Job, batches: Iterable[Batch], module: nn.Module | None = None) -> Generator[Group, None, None]:
     """Run batches in this process; `module` is the model if it is built already."""
     worker = Worker(job, module)
     for batch in batches:
         yield from worker.run(batch)
 
 
-def run_in_processes(job: Job, batches: Iterable[Batch], workers: int) -> Iterator[Group]:
+def run_in_processes(job: Job, batches: Iterable[Batch], workers: int) -> Generator[Group, None, None]:
     """Run batches in several processes that share the cores, and yield the rows of each as it finishes."""
     yield from work_through(_Pool(job, workers), Backlog(batches))
 
 
-def work_through(pool: Any, backlog: Backlog) -> Iterator[Group]:
+def work_through(pool: Any, backlog: Backlog) -> Generator[Group, None, None]:
     """Keep every worker of a pool busy until the backlog is empty.
 
     A crashed worker breaks the whole pool, and the pool cannot say which batch was to blame. So the batches that were

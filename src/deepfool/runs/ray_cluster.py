@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,9 @@ CONNECT_TIMEOUT = 5.0
 """Seconds in which the machine of a Ray cluster has to answer."""
 
 
-def run_on_ray(job: Job, batches: Iterable[Batch], workers: int | None, address: str | None) -> Iterator[Group]:
+def run_on_ray(
+    job: Job, batches: Iterable[Batch], workers: int | None, address: str | None
+) -> Generator[Group, None, None]:
     """Run batches on Ray: the cluster at `address`, the one this process is connected to, or a local one."""
     with keeping_ray(workers, address):
         ray = _import_ray()
@@ -49,7 +51,7 @@ def _start_actors(ray: Any, job: Job, workers: int | None) -> list[Any]:
     return [actor.remote(payload, threads) for _ in range(min(workers or available, available))]
 
 
-def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Iterator[Group]:
+def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Generator[Group, None, None]:
     """Give each idle actor the next batch until the backlog is empty.
 
     Batches of crashed actors go to any idle one. Ray's own max_task_retries would keep them for the actor that crashed,
