@@ -13,12 +13,14 @@ from collections import Counter
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from deepfool import Run, evaluate
 from deepfool.errors import InputError, MissingExtraError, ModelError, RunError
+from deepfool.runs import ray_cluster
 from deepfool.runs.backlog import ATTEMPTS, Backlog
 from deepfool.runs.local import work_through
 from deepfool.runs.rows import Group
@@ -231,3 +233,78 @@ def test_errors_can_be_sent_back_from_a_worker():
     for error in (RunError("broken.", hint="mend it."), missing):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.hint) == (type(error), str(error), error.hint)
+
+
+class FakeRay:
+    """Ray without processes, for the scheduler alone: calls are answered in order when they are waited for.
+
+    `crashes` says whether a call crashes its actor, by the actor, the index of the batch (None while it starts), and
+    how often that batch was tried.
+    """
+
+    class exceptions:  # noqa: N801  # as in Ray
+        class RayError(Exception):
+            pass
+
+        class RayTaskError(RayError):
+            pass
+
+    def __init__(self, crashes):
+        self.crashes, self.tried = crashes, Counter()
+
+    def wait(self, calls, num_returns, timeout):
+        return calls[:1], calls[1:]
+
+    def get(self, call):
+        actor, batch = call.actor, call.batch
+        index = None if batch is None else batch.index[0]
+        self.tried[index] += 1
+        if self.crashes(actor, index, self.tried[index]):
+            raise self.exceptions.RayError("the actor died\nin many words")
+        return [] if batch is None else [Group([{"index": index}])]
+
+    def actors(self, count):
+        return [SimpleNamespace(run=FakeMethod(i)) for i in range(count)]
+
+
+class FakeMethod:
+    def __init__(self, number):
+        self.number = number
+
+    def options(self, **_):
+        return self
+
+    def remote(self, batch):
+        return FakeCall(self.number, batch)
+
+
+class FakeCall:
+    def __init__(self, actor, batch):
+        self.actor, self.batch = actor, batch
+
+
+def work_on_ray(ray, count, actors=3):
+    groups = ray_cluster._work_through(ray, ray.actors(actors), Backlog(batches(count)))
+    return sorted(group.rows[0]["index"] for group in groups)
+
+
+def test_on_ray_every_batch_is_run_once_whichever_actor_crashes():
+    ray = FakeRay(lambda actor, index, times: index in (0, 4, 19) and times < ATTEMPTS)
+    assert work_on_ray(ray, 20) == list(range(20))
+    assert ray.tried[4] == ATTEMPTS
+    assert work_on_ray(FakeRay(lambda *_: False), 0) == []
+    assert work_on_ray(FakeRay(lambda actor, index, times: index == 1 and times == 1), 2, actors=1) == [0, 1]
+
+
+def test_on_ray_a_batch_that_crashes_every_actor_ends_the_run():
+    ray = FakeRay(lambda actor, index, times: index == 4)
+    with pytest.raises(RunError, match="starts with sample 4 crashed a worker three times: the actor died"):
+        work_on_ray(ray, 20)
+    assert ray.tried[4] == ATTEMPTS
+
+
+def test_on_ray_actors_that_never_start_end_the_run():
+    with pytest.raises(RunError, match="the workers crash before they can start: the actor died"):
+        work_on_ray(FakeRay(lambda actor, index, times: index is None), 4)
+    some = FakeRay(lambda actor, index, times: index is None and actor == 1)
+    assert work_on_ray(some, 4) == [0, 1, 2, 3], "the others do the work"

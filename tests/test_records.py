@@ -1,4 +1,4 @@
-"""A run folder survives kills, cuts, full disks and second writers; and says what it is."""
+"""A run folder survives kills, cuts, full disks and second writers, and says what it is."""
 
 import dataclasses
 import errno
@@ -316,7 +316,7 @@ DAMAGES = [
     (setting(x_linf=float("inf")), "Infinity is not a number in JSON"),
     (setting(x_p="1"), "x_p must be a finite number"),
     (setting(seconds=-1), "seconds must be"),
-    (setting(batch=0), "batch must be|begins a batch"),
+    (setting(batch=0), "batch must be|starts a batch"),
     (setting(reason=["a"]), "reason must be a text"),
     (lacking("r_l1"), "it has no r_l1"),
     (lacking("index"), "it has no index"),
@@ -370,7 +370,7 @@ def test_a_row_that_could_not_be_read_back_is_not_written(tmp_path):
         found = deepfool(model, x, p=p)
         return dataclasses.replace(found, r=found.r * float("nan"))
 
-    with pytest.raises(RunError, match="the attack gave a row for sample 0 that cannot be kept: r_p must be"):
+    with pytest.raises(RunError, match="the attack gave a row for sample 0 that is not valid: r_p must be"):
         evaluate(nets.small(), nets.points(4), boasting, out=tmp_path / "run")
     assert Run(tmp_path / "run").count == 0
 

@@ -140,7 +140,7 @@ def test_code_that_a_manifest_names_is_not_run_unasked(tmp_path, monkeypatch):
     (tmp_path / "ran").unlink()
     with pytest.raises(RunError, match=r"the model is code \(py:own_code:make\).*--run-code"):
         verify(run)
-    with pytest.raises(RunError, match="not run unasked"):
+    with pytest.raises(RunError, match="not run without permission"):
         CliRunner().invoke(app, ["verify", "run"], catch_exceptions=False)
     assert not (tmp_path / "ran").exists()
     assert verify(run, "py:own_code:make").holds, "a model that the caller gives is theirs"

@@ -96,7 +96,7 @@ def test_code_is_not_run_unasked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     where = {"spec": "mnist-sample", "name": "mnist-sample", "split": "test", "size": None, "classes": []}
     run = Run(simulate(tmp_path / "run", model="py:hostile_module:make", data=where))
-    assert "not run unasked" in make_gallery(run, run.records()).notes[0]
+    assert "not run without permission" in make_gallery(run, run.records()).notes[0]
     assert not (tmp_path / "ran").exists()
     make_gallery(run, run.records(), may_run_code=True)
     assert (tmp_path / "ran").exists()

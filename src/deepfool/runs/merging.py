@@ -17,9 +17,9 @@ from deepfool.runs.writing import unwritable
 
 
 def merge(runs: Sequence[Run], out: str | Path) -> Run:
-    """Put runs on different samples of the same data together; the result is the run that measured all of them.
+    """Join runs on different samples of the same data into one run.
 
-    Runs that are not complete can be merged too: the result then goes on like any other.
+    Incomplete runs can be merged too; the result can be resumed like any other run.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -39,7 +39,7 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
     for run in runs:
         if lines := manifests.differences(first | {"indices": ""}, dict(run.identity) | {"indices": ""}):
             told = "\n".join(f"  {line.replace('in the folder', 'there').replace('now', 'here')}" for line in lines)
-            raise RunError(f"{run.folder} cannot be merged with {runs[0].folder}, they differ:\n{told}")
+            raise RunError(f"{run.folder} cannot be merged with {runs[0].folder}, because they differ:\n{told}")
         indices = run.selection.tolist()
         if twice := seen.intersection(indices):
             raise RunError(
@@ -54,18 +54,18 @@ def merge(runs: Sequence[Run], out: str | Path) -> Run:
         "sessions": [session for run in runs for session in run.manifest["sessions"]],
         "merged": [str(run.folder) for run in runs],
     }
-    passing = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        passing.mkdir(parents=True)
+        partial.mkdir(parents=True)
     except OSError as error:
         raise unwritable(out, error) from error
     try:
-        _fill_merged(passing, runs, manifest)
-        passing.replace(out)
+        _fill_merged(partial, runs, manifest)
+        partial.replace(out)
     except OSError as error:
         raise unwritable(out, error) from error
     finally:
-        shutil.rmtree(passing, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return Run(out)
 
 

@@ -77,10 +77,11 @@ def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Generator[Gr
             raise _read_error(error) from None
         except ray.exceptions.RayError as error:
             why = str(error).strip().splitlines()[0]
-            if task is None:
+            if task is not None:
+                backlog.retry(task, why)
+                starting[_when_ready(actor)] = actor
+            elif not (starting or running or idle):  # Ray has given this one up, and it was the last
                 raise fail_to_start(why) from error
-            backlog.retry(task, why)
-            starting[_when_ready(actor)] = actor
         while idle and (task := backlog.next()) is not None:  # before the rows are written: no worker waits for that
             actor = idle.pop()
             running[actor.run.remote(task.batch)] = actor, task

@@ -37,7 +37,7 @@ SHARDS = "perturbations"
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder, for reading. A batch that is still being written is not seen.
+    """A run folder, for reading. A batch that is still being written is left out.
 
     >>> Run("no/such/folder")
     Traceback (most recent call last):
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def selection(self) -> Ints:
-        """The samples that the run is about."""
+        """The indices of the samples in the run."""
         try:
             chosen = manifests.parse_indices(self.identity["indices"], count=self.identity["data"]["samples"])
         except InputError as error:
@@ -83,16 +83,16 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether every sample has its row."""
+        """Whether every sample has a row."""
         return self.count == self.expected
 
     @property
     def count(self) -> int:
-        """How many rows there are by now."""
+        """How many rows there are so far."""
         return sum(len(group) for group in self.groups())
 
     def groups(self) -> Iterator[list[Row]]:
-        """The rows of each finished batch, checked to be rows of this run, each sample once at most."""
+        """The rows of each finished batch, checked: samples of this run only, each at most once."""
         ledger = Ledger(self.folder / RECORDS, self.selection)
         for group, _ in read_groups(self.folder / RECORDS):
             for row in group:
@@ -100,7 +100,7 @@ class Run:
             yield group
 
     def rows(self) -> Iterator[Row]:
-        """The rows, one after the other, as they stand in the file."""
+        """The rows, in the order of the file."""
         for group in self.groups():
             yield from group
 
@@ -113,14 +113,14 @@ class Run:
         """The rows of each batch with their perturbations."""
         if not self.identity["perturbations"]:
             raise RunError(
-                f"{self.folder} holds no perturbations.", hint="measure with --save-perturbations to keep them."
+                f"{self.folder} holds no perturbations.", hint="measure with --save-perturbations to store them."
             )
         for group in self.groups():
             yield group, read_shard(self.folder, group)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run folder, or an error that says why there is none."""
+    """The manifest of a run folder, or an error that says what is wrong with it."""
     path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
@@ -142,11 +142,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def refuse_code(run: Run, part: str) -> None:
-    """Refuse the model, or the attack, of a run if it is code that somebody's manifest names.
+    """Refuse the model or the attack of a run if the manifest names code for it.
 
-    A run folder may come from anywhere, and to import a module is to run it. Every reader that would build the model
-    of a run (`py:package.module:factory`) or find its attack (`module:function`) asks here first, unless its caller
-    has allowed it.
+    A run folder may come from anywhere, and importing a module runs it. This is called before the model of a run
+    (`py:package.module:factory`) is built or its attack (`module:function`) is imported, unless the user allowed that.
     """
     if part == "model":
         about = run.manifest["model"]
@@ -156,16 +155,16 @@ def refuse_code(run: Run, part: str) -> None:
         code = name if name not in ATTACKS else None
     if code is not None:
         raise RunError(
-            f"the {part} is code ({code}), named by {run.folder / MANIFEST}, which is not run unasked.",
-            hint="if you trust it, --run-code (may_run_code=True in Python) allows it.",
+            f"the {part} is code ({code}), named by {run.folder / MANIFEST}, which is not run without permission.",
+            hint="if you trust it, use --run-code (may_run_code=True in Python).",
         )
 
 
 def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
-    """The finished batches of a records file, each with the offset at which it ends.
+    """The finished batches of a records file, each with the offset of its end.
 
-    What follows the last finished batch is left alone; damage before it is an error. Whether the samples are those of
-    the run is for the caller to check, who knows which ones they are.
+    An unfinished batch at the end is ignored; any other damage is an error. The caller checks that the samples belong
+    to the run.
     """
     if not path.exists():
         return
@@ -174,17 +173,17 @@ def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.endswith(b"\n"):
-                return  # torn: only ever the last one
+                return  # cut off: only the last line can be
             end += len(line)
             try:
                 row = decode_row(line)
                 size = row["batch"]
                 if group and group[0]["batch"] != size:
-                    raise ValueError("it begins a batch inside another one")
+                    raise ValueError("it starts a batch inside another one")
             except (ValueError, RecursionError) as error:
                 raise RunError(
                     f"{path}, line {number} is damaged: {error}.",
-                    hint="cut the file off before the batch that holds that line, and give the same command to go on.",
+                    hint="cut the file off before the batch that holds that line, then rerun the command to resume.",
                 ) from error
             group.append(row)
             if len(group) == size:
@@ -193,21 +192,21 @@ def read_groups(path: Path) -> Iterator[tuple[list[Row], int]]:
 
 
 class Ledger:
-    """Which samples a run is about, and which of them have their row."""
+    """The samples of a run, and which of them have a row."""
 
     def __init__(self, place: Path, selection: Ints) -> None:
         self._place = place
-        self._marks = bytearray(int(selection.max(initial=-1)) + 1)  # quicker than an array, one by one
+        self._marks = bytearray(int(selection.max(initial=-1)) + 1)  # faster than an array for single entries
         self._seen = np.frombuffer(self._marks, np.uint8)
         self._seen[selection] = _WANTED
 
     @property
     def done(self) -> Bools:
-        """By index: which samples have their row."""
+        """By index: which samples have a row."""
         return np.asarray(self._seen == _DONE)
 
     def take(self, index: int) -> None:
-        """Note the row of a sample; raises if it is not one of the run's, or has a row."""
+        """Mark a sample as done; an error if it is not part of the run, or done already."""
         mark = self._marks[index] if index < len(self._marks) else 0
         if mark != _WANTED:
             why = "twice" if mark == _DONE else "which is not part of this run"
@@ -219,7 +218,7 @@ _WANTED, _DONE = 1, 2
 
 
 def read_shard(folder: Path, group: Sequence[Row]) -> np.ndarray[Any, Any]:
-    """The perturbations of one batch, checked to be those of its rows."""
+    """The perturbations of one batch, checked to belong to its rows."""
     path = shard_path(folder, group)
     try:
         found = safetensors.numpy.load_file(path)
@@ -227,10 +226,10 @@ def read_shard(folder: Path, group: Sequence[Row]) -> np.ndarray[Any, Any]:
     except (OSError, KeyError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}.") from error
     if index.tolist() != [row["index"] for row in group] or len(r) != len(index):
-        raise RunError(f"{path} does not hold the samples that {RECORDS} says it does.")
+        raise RunError(f"{path} does not hold the samples that {RECORDS} lists.")
     return r
 
 
 def shard_path(folder: Path, group: Sequence[Row]) -> Path:
-    """A sample has one row, so its index names the batch that it heads."""
+    """The file of a batch, named by its first sample, which is in no other batch."""
     return folder / SHARDS / f"r-{group[0]['index']:09d}.safetensors"

@@ -34,7 +34,7 @@ TIMING = ("seconds",)
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one batch, with their perturbations where those are kept."""
+    """The rows of one batch, with their perturbations if those are stored."""
 
     rows: Sequence[Row]
     r: np.ndarray[Any, Any] | None = None
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Records:
-    """The rows as columns, which is what metrics are made of.
+    """The rows as columns, for the metrics.
 
     >>> row = {"index": 3, "label": 7, "adv_label": 9, "status": "FOOLED", "r_p": 1.0, "x_p": 10.0}
     >>> records = Records.of([row, {"index": 4, "label": 1, "status": "STUCK", "x_p": 8.0}], p=2)
@@ -53,7 +53,7 @@ class Records:
     index: Ints
     label: Ints
     true_label: Ints
-    """-1 where unknown."""
+    """-1 if unknown."""
     adv_label: Ints
     status: Ints
     iterations: Ints
@@ -67,11 +67,11 @@ class Records:
 
     @staticmethod
     def of(rows: Iterable[Row], p: float) -> Records:
-        """Columns out of rows; a row may leave out what is not needed."""
+        """Columns from rows; a row may leave out fields that are not needed."""
         whole = {name: array("q") for name in _WHOLE}
         real = {f"{side}_{norm}": array("d") for side in "rx" for norm in NORMS} | {"seconds": array("d")}
         status = whole["status"]
-        # What is looked up once is not looked up for each of a million rows.
+        # Look these up once, not for each of a million rows.
         fill: list[tuple[str, float, Callable[[Any], None]]] = [
             (name, _WHOLE[name], column.append) for name, column in whole.items() if column is not status
         ]
@@ -100,18 +100,18 @@ class Records:
 
     @property
     def censored(self) -> Bools:
-        """Searched without success: the distance is not known to be small, and not known to be large."""
+        """The search failed: the distance is unknown."""
         return np.asarray((self.status == Status.STUCK) | (self.status == Status.EXHAUSTED))
 
     @property
     def misclassified(self) -> Bools:
-        """Wrong to begin with, where the true label is known."""
+        """Misclassified before the attack, if the true label is known."""
         return np.asarray(
             ((self.true_label >= 0) & (self.true_label != self.label)) | (self.status == Status.MISCLASSIFIED)
         )
 
     def ratio(self, norm: str = "p") -> Floats:
-        """||r|| / ||x|| per sample; infinite where nothing was found, NaN where x is zero."""
+        """||r|| / ||x|| per sample; infinite if no perturbation was found, NaN if x is zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = self.r[norm] / self.x[norm]
         return np.where(self.x[norm] > 0, ratios, math.nan)
@@ -136,12 +136,12 @@ _WHOLE = {
 _COUNTS = ("index", "label", "iterations", "forwards", "backwards", "batch")
 _R_NORMS = tuple(f"r_{name}" for name in NORMS)
 _SIZES = (*(f"x_{name}" for name in NORMS), "seconds")
-_NUMBERS = (float, int)  # and not bool, which isinstance would take for a number
+_NUMBERS = (float, int)  # not bool, which isinstance would accept as an int
 _LARGEST, _INFINITY = 2**63 - 1, math.inf
 
 
 def find_fault(row: Any) -> str:
-    """What is wrong with a row by itself; an empty text if nothing is. Plain tests: it is asked a million times."""
+    """What is wrong with a row; an empty text if nothing is. Simple tests only: it is called a million times."""
     if type(row) is not dict:
         return "it is not a row"
     try:
@@ -170,7 +170,7 @@ def _find_wrong_word(row: Row) -> str:
 
 
 def _find_wrong_outcome(row: Row) -> str:
-    """A norm of r belongs to a perturbation that was found, and to no other."""
+    """There are norms of r if, and only if, a perturbation was found."""
     status = row["status"]
     if type(status) is not str or status not in _CODES:
         return f"status must be one of {', '.join(_CODES)}, got {status!r:.40}"

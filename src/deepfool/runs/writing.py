@@ -30,9 +30,9 @@ _SHARD = re.compile(r"r-\d{9,}\.safetensors|\.r-\d{9,}\.safetensors\.partial")
 
 
 class RunWriter:
-    """The one process that writes a run: opened, repaired, appended to, closed.
+    """Writes a run: opens the folder, repairs it, appends rows, closes it.
 
-    `on_row` is given each row that is there already when the run is opened.
+    `on_row` is called with each row that exists already when the run is opened.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RunWriter:
 
     @property
     def done(self) -> Bools:
-        """By index: which samples have their row."""
+        """By index: which samples have a row."""
         return self._ledger.done
 
     def __enter__(self) -> RunWriter:
@@ -93,7 +93,7 @@ class RunWriter:
             raise unwritable(self.folder, error) from error
 
     def _find_manifest(self) -> dict[str, Any]:
-        """The manifest of the run that is here, if it is this one; a new one if there is none, or none to lose."""
+        """The manifest in the folder, if it is of this run; a new one if there is none, or no rows yet."""
         new = {
             "format": manifests.FORMAT, "identity": dict(self._identity), "samples": len(self._selection),
             **self._story, "sessions": [],
@@ -101,17 +101,17 @@ class RunWriter:
         if not (self.folder / MANIFEST).exists():
             return new
         there = read_manifest(self.folder)
-        # What was written went through JSON; so must what it is compared with.
+        # The written one went through JSON, so the new one must too before they are compared.
         lines = manifests.differences(there["identity"], json.loads(json.dumps(self._identity)))
         if lines and next(read_groups(self.folder / RECORDS), None) is not None:
             raise RunError(
                 f"{self.folder} holds another run:\n" + "\n".join(f"  {line}" for line in lines) + "\n",
-                hint="choose another folder (--out), or give the command that this run was started with.",
+                hint="choose another folder (--out), or rerun the command that started this run.",
             )
         return new if lines else there
 
     def _repair(self) -> None:
-        """Cut off the unfinished batch at the end, and drop perturbations without rows."""
+        """Cut off an unfinished batch at the end, and delete perturbations without rows."""
         heads: set[str] = set()
         for group, end in read_groups(self.folder / RECORDS):
             heads.add(shard_path(self.folder, group).name)
@@ -127,11 +127,11 @@ class RunWriter:
                 shard.unlink()
 
     def append(self, group: Group) -> None:
-        """Write the rows of a batch so that they survive whatever comes next: perturbations first, then rows."""
+        """Write a batch so that it survives a kill: perturbations first, then rows."""
         rows = [{**row, "batch": len(group.rows)} for row in group.rows]
         for row in rows:
             if fault := find_fault(row):
-                raise RunError(f"the attack gave a row for sample {row.get('index')} that cannot be kept: {fault}.")
+                raise RunError(f"the attack gave a row for sample {row.get('index')} that is not valid: {fault}.")
         lines = b"".join(map(encode_row, rows))
         try:
             if group.r is not None:
@@ -141,7 +141,7 @@ class RunWriter:
                 _write_whole(shard_path(self.folder, group.rows), shard)
             _write_all(self._stream, lines)
         except OSError as error:
-            with suppress(OSError):  # if even this fails, the next opening will cut it off
+            with suppress(OSError):  # if this fails too, it is cut off when the run is resumed
                 os.truncate(self.folder / RECORDS, self._end)
             raise unwritable(self.folder, error) from error
         self._end += len(lines)
@@ -150,7 +150,7 @@ class RunWriter:
         self.rows += len(group.rows)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to what the manifest says of this session."""
+        """Add facts about this session to the manifest."""
         self._session.update(facts)
         self._write_manifest()
 
@@ -173,19 +173,19 @@ class RunWriter:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that holds something and is not a run: what is in it is somebody else's.
+    """Refuse a folder that is neither empty nor a run: its files belong to somebody else.
 
-    A process that was killed at the very start leaves its lock and a manifest that is not whole, and no more.
+    A process that was killed at the very start leaves only its lock and an unfinished manifest.
     """
     if not folder.is_dir():
         return
     there = set(os.listdir(folder))
     if MANIFEST in there:
-        read_manifest(folder)  # that of a run, or an error
+        read_manifest(folder)  # an error if it is not of a run
         return
     if RECORDS in there:
         raise RunError(
-            f"{folder} has {RECORDS} but no {MANIFEST}: it cannot be told what was measured.",
+            f"{folder} has {RECORDS} but no {MANIFEST}: what was measured is unknown.",
             hint="choose another --out.",
         )
     own = {_LEFTOVER, LOCK}
@@ -199,7 +199,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _write_all(stream: Any, content: bytes) -> None:
-    """Every byte, then down to the disk; an unbuffered write may take less than it is given."""
+    """Write every byte and flush it to disk; an unbuffered write may write only a part."""
     view = memoryview(content)
     while view:
         view = view[stream.write(view) :]
@@ -207,19 +207,20 @@ def _write_all(stream: Any, content: bytes) -> None:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """A file that is there in full or not at all."""
-    passing = path.with_name(f".{path.name}.partial")
+    """Write a file in full or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        with passing.open("wb", buffering=0) as stream:
+        with partial.open("wb", buffering=0) as stream:
             _write_all(stream, content)
-        passing.replace(path)
+        partial.replace(path)
     except OSError:
         with suppress(OSError):
-            passing.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise
 
 
 def unwritable(place: Path, error: Exception) -> RunError:
+    """The error for a folder or file that cannot be written."""
     why = getattr(error, "strerror", None) or error
     return RunError(
         f"{place} cannot be written: {why}.",
