@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -58,6 +60,20 @@ def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 
         (notes / f"waiting {os.getpid()}").touch()
         threading.Event().wait()
     return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
+
+
+def deadly_attack(model: object, x: Tensor, *, p: float = 2) -> Adversarial:
+    """deepfool, but the third of the batches of 8 kills its process."""
+    if torch.equal(x[0], points(40)[0][16]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return deepfool(model, x, p=p)  # type: ignore[arg-type]
+
+
+def deadly_in_a_worker() -> nn.Module:
+    """A model that ends the process which builds it, unless that is the one the test started."""
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+    return small()
 
 
 def drawing_attack(model: object, x: Tensor, *, p: float = 2) -> Adversarial:

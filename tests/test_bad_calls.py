@@ -10,7 +10,7 @@ from torch import nn
 
 from deepfool import Classifier, Run, datasets, evaluate, finetune, metrics, models
 from deepfool.errors import DataError, DeepFoolError
-from deepfool.runs.records import Records
+from deepfool.runs.rows import Records
 
 X, Y = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
 NET = nn.Linear(4, 3)

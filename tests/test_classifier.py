@@ -263,3 +263,11 @@ def test_errors_in_the_backward_pass_name_the_model():
 
     with pytest.raises(ModelError, match=r"backward pass.*no way back"):
         deepfool(Broken.apply, torch.rand(2, 3))
+
+
+def test_weights_made_in_inference_mode_are_refused():
+    with torch.inference_mode():
+        model = nn.Linear(3, 2)
+    with pytest.raises(ModelError, match=r"created in inference mode.*outside torch\.inference_mode"):
+        with Classifier(model).frozen():
+            pass

@@ -1,24 +1,32 @@
-"""Processes and Ray: the same rows as in one process, with workers that die on the way."""
+"""Processes and Ray: the same rows as in one process, even if workers crash."""
 
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
-from collections import deque
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from deepfool import evaluate
+from deepfool import Run, evaluate
 from deepfool.errors import InputError, MissingExtraError, ModelError, RunError
-from deepfool.runs import engines
-from deepfool.runs.engines import ATTEMPTS, Batch
-from deepfool.runs.records import Group
+from deepfool.runs import ray_cluster
+from deepfool.runs.backlog import ATTEMPTS, Backlog
+from deepfool.runs.local import work_through
+from deepfool.runs.rows import Group
+from deepfool.runs.worker import Batch
 from tests import nets
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 HERE = Path(__file__).parent
 SPEC = "py:tests.nets:small"
@@ -92,69 +100,77 @@ def test_ray_that_is_not_installed(tmp_path, monkeypatch):
         evaluate(SPEC, nets.points(4), out=tmp_path / "run", engine="ray")
 
 
-class Script:
-    """A crew that dies as it is told, for the scheduler alone. Workers are numbers, batches answer at once."""
+class FakePool:
+    """A pool that crashes as told, for the scheduler alone. As in a real one, a crash breaks all that is running.
 
-    def __init__(self, die):
-        self.die = die
-        self.reports = deque()
-        self.hired = 0
-        self.given = []
-        self.dismissed = False
+    `crashes` says whether a batch crashes it, by its index and by how often it was tried before.
+    """
 
-    def hire(self):
-        self.reports.append((self.hired, engines._Lost("at birth") if self.die == "at birth" else engines._Ready()))
-        self.hired += 1
+    def __init__(self, crashes, workers=3):
+        self.crashes, self.workers = crashes, workers
+        self.tried, self.running, self.together = Counter(), {}, []
+        self.restarts, self.killed, self.lock = 0, False, threading.Lock()
 
-    def give(self, worker, batch):
-        self.given.append((worker, batch.index[0]))
-        dead = self.die != "at birth" and self.die(worker, batch)
-        answer = [Group([{"index": i} for i in batch.index])]
-        self.reports.append((worker, engines._Lost("killed") if dead else answer))
+    def submit(self, batch):
+        future, index = Future(), batch.index[0]
+        with self.lock:
+            self.running[index] = future
+            self.together.append(sorted(self.running))
+        threading.Timer(0.005, self.finish, (index, future)).start()
+        return future
 
-    def wait(self):
-        return self.reports.popleft()
+    def finish(self, index, future):
+        with self.lock:
+            if self.running.get(index) is not future:
+                return  # broken by another
+            self.tried[index] += 1
+            if self.crashes(index, self.tried[index]):
+                broken, self.running = self.running, {}
+                for each in broken.values():
+                    each.set_exception(BrokenProcessPool("crash"))
+            else:
+                del self.running[index]
+                future.set_result([Group([{"index": index}])])
 
-    def dismiss(self):
-        self.dismissed = True
+    def restart(self):
+        self.restarts += 1
+        return True, "exit code -9"
+
+    def kill(self):
+        self.killed = True
 
 
 def batches(count):
     return (Batch([i], np.zeros((1, 2), np.float32), [-1]) for i in range(count))
 
 
-def work(crew, count, workers=3):
-    return sorted(group.rows[0]["index"] for group in engines._work_through(crew, workers, batches(count)))
+def work(pool, count):
+    return sorted(group.rows[0]["index"] for group in work_through(pool, Backlog(batches(count))))
 
 
-def test_every_batch_once_whoever_dies():
-    crew = Script(lambda worker, batch: worker in (0, 2))
-    assert work(crew, 20) == list(range(20))
-    assert crew.dismissed
-    retried = [index for _, index in crew.given if [i for _, i in crew.given].count(index) > 1]
-    assert len(set(retried)) == 2
-    assert work(Script(lambda worker, batch: False), 0) == []
+def test_every_batch_is_run_once_whichever_worker_crashes():
+    pool = FakePool(lambda index, times: index in (4, 9, 19) and times == 1)
+    assert work(pool, 20) == list(range(20))
+    assert pool.killed
+    assert 1 <= pool.restarts <= 3
+    assert work(FakePool(lambda index, times: False), 0) == []
 
 
-def test_the_last_batches_are_retried_too():
-    crew = Script(lambda worker, batch: batch.index[0] == 5 and worker == 0)
-    assert work(crew, 6, workers=1) == list(range(6))
-    assert crew.hired == 2
+def test_after_a_crash_the_batches_that_were_running_are_retried_alone():
+    pool = FakePool(lambda index, times: index == 5 and times == 1)
+    assert work(pool, 20) == list(range(20))
+    assert [5] in pool.together, "the batch to blame, alone"
+    assert sum(len(running) == 1 for running in pool.together) >= 3, "and those that ran beside it"
+    assert max(map(len, pool.together)) == 3, "the rest share the pool"
 
 
-def test_a_batch_that_ends_every_worker_ends_the_run():
-    crew = Script(lambda worker, batch: batch.index[0] == 4)
-    with pytest.raises(RunError, match="the batch of 1 that begins with sample 4 ended its worker 3 times: killed"):
-        work(crew, 20)
-    assert [index for _, index in crew.given].count(4) == ATTEMPTS
-    assert crew.dismissed
-
-
-def test_workers_that_never_come_up_end_the_run():
-    crew = Script("at birth")
-    with pytest.raises(RunError, match="die before they have begun: at birth"):
-        work(crew, 4)
-    assert crew.hired < 20
+def test_a_batch_that_crashes_every_worker_ends_the_run():
+    pool = FakePool(lambda index, times: index == 4)
+    with pytest.raises(RunError, match="starts with sample 4 crashed a worker three times: exit code -9"):
+        work(pool, 20)
+    assert pool.tried[4] == ATTEMPTS
+    assert pool.together.count([4]) == ATTEMPTS - 1, "alone, so that no other batch is blamed"
+    assert pool.killed
 
 
 def test_batches_are_read_only_when_there_is_room_for_them():
@@ -165,7 +181,130 @@ def test_batches_are_read_only_when_there_is_room_for_them():
             taken.append(batch.index[0])
             yield batch
 
-    work_through = engines._work_through(Script(lambda worker, batch: False), 3, watched())
-    next(work_through)
+    groups = work_through(FakePool(lambda index, times: False), Backlog(watched()))
+    next(groups)
     assert len(taken) <= 4
-    work_through.close()
+    groups.close()
+
+
+def test_a_batch_that_kills_real_workers_ends_the_run(tmp_path):
+    with pytest.raises(RunError, match=r"starts with sample 16 crashed a worker three times: exit code -9"):
+        evaluate(SPEC, nets.points(40), nets.deadly_attack, out=tmp_path / "run", batch_size=8, workers=2)
+    assert multiprocessing.active_children() == []
+    assert Run(tmp_path / "run").count <= 32
+
+
+def test_workers_that_never_start_end_the_run(tmp_path):
+    with pytest.raises(RunError, match="the workers crash before they can start: exit code 3"):
+        evaluate("py:tests.nets:deadly_in_a_worker", nets.points(8), out=tmp_path / "run", workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "start.py").write_text(
+        "import sys\nfrom deepfool import evaluate\nfrom tests import nets\n\nif __name__ == '__main__':\n"
+        f"    evaluate({SPEC!r}, nets.points(80), nets.telling_deepfool, out=sys.argv[1], batch_size=8, workers=2)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "start.py", tmp_path / "run"], stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
+             "NOTES": str(tmp_path / "notes")},
+    )  # fmt: skip
+    wait_until(lambda: list((tmp_path / "notes").glob("waiting *")), process)
+    worker = int(next((tmp_path / "notes").glob("waiting *")).name.split()[1])
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + PATIENCE
+    while is_running(worker):
+        assert time.monotonic() < deadline, "the worker has outlived its parent"
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_errors_can_be_sent_back_from_a_worker():
+    missing = MissingExtraError("ray", extra="ray", purpose="--engine ray")
+    for error in (RunError("broken.", hint="mend it."), missing):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.hint) == (type(error), str(error), error.hint)
+
+
+class FakeRay:
+    """Ray without processes, for the scheduler alone: calls are answered in order when they are waited for.
+
+    `crashes` says whether a call crashes its actor, by the actor, the index of the batch (None while it starts), and
+    how often that batch was tried.
+    """
+
+    class exceptions:  # noqa: N801  # as in Ray
+        class RayError(Exception):
+            pass
+
+        class RayTaskError(RayError):
+            pass
+
+    def __init__(self, crashes):
+        self.crashes, self.tried = crashes, Counter()
+
+    def wait(self, calls, num_returns, timeout):
+        return calls[:1], calls[1:]
+
+    def get(self, call):
+        actor, batch = call.actor, call.batch
+        index = None if batch is None else batch.index[0]
+        self.tried[index] += 1
+        if self.crashes(actor, index, self.tried[index]):
+            raise self.exceptions.RayError("the actor died\nin many words")
+        return [] if batch is None else [Group([{"index": index}])]
+
+    def actors(self, count):
+        return [SimpleNamespace(run=FakeMethod(i)) for i in range(count)]
+
+
+class FakeMethod:
+    def __init__(self, number):
+        self.number = number
+
+    def options(self, **_):
+        return self
+
+    def remote(self, batch):
+        return FakeCall(self.number, batch)
+
+
+class FakeCall:
+    def __init__(self, actor, batch):
+        self.actor, self.batch = actor, batch
+
+
+def work_on_ray(ray, count, actors=3):
+    groups = ray_cluster._work_through(ray, ray.actors(actors), Backlog(batches(count)))
+    return sorted(group.rows[0]["index"] for group in groups)
+
+
+def test_on_ray_every_batch_is_run_once_whichever_actor_crashes():
+    ray = FakeRay(lambda actor, index, times: index in (0, 4, 19) and times < ATTEMPTS)
+    assert work_on_ray(ray, 20) == list(range(20))
+    assert ray.tried[4] == ATTEMPTS
+    assert work_on_ray(FakeRay(lambda *_: False), 0) == []
+    assert work_on_ray(FakeRay(lambda actor, index, times: index == 1 and times == 1), 2, actors=1) == [0, 1]
+
+
+def test_on_ray_a_batch_that_crashes_every_actor_ends_the_run():
+    ray = FakeRay(lambda actor, index, times: index == 4)
+    with pytest.raises(RunError, match="starts with sample 4 crashed a worker three times: the actor died"):
+        work_on_ray(ray, 20)
+    assert ray.tried[4] == ATTEMPTS
+
+
+def test_on_ray_actors_that_never_start_end_the_run():
+    with pytest.raises(RunError, match="the workers crash before they can start: the actor died"):
+        work_on_ray(FakeRay(lambda actor, index, times: index is None), 4)
+    some = FakeRay(lambda actor, index, times: index is None and actor == 1)
+    assert work_on_ray(some, 4) == [0, 1, 2, 3], "the others do the work"

@@ -1,4 +1,4 @@
-"""evaluate(): which samples, in which batches, stopped and gone on with, within the memory there is."""
+"""evaluate(): which samples, in which batches, stopped and resumed, within the memory there is."""
 
 import json
 import os
@@ -112,23 +112,23 @@ def test_batches_are_halved_until_they_fit(tmp_path, kind):
 
 
 def test_a_chosen_batch_size_is_not_changed(tmp_path):
-    with pytest.raises(RunError, match=r"does not suffice for 16 samples at once\. Hint: give a smaller --batch-size"):
+    with pytest.raises(RunError, match=r"16 samples at once do not fit .* Hint: give a smaller --batch-size"):
         evaluate(nets.Narrow(10), nets.points(40), out=tmp_path / "run", batch_size=16)
     assert evaluate(nets.Narrow(10), nets.points(40), out=tmp_path / "run", batch_size=10).complete
 
 
 def test_one_sample_that_does_not_fit(tmp_path):
-    with pytest.raises(RunError, match="does not suffice for a single sample"):
+    with pytest.raises(RunError, match=r"a single sample of .* does not fit in the memory"):
         evaluate(nets.Narrow(0), nets.points(4), out=tmp_path / "run")
 
 
-def test_ctrl_c_ends_after_the_batch_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_ends_after_the_batch_and_says_how_to_resume(tmp_path):
     def interrupt(progress):
         if progress.done == 16:
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"stopped after 16 of 50 samples; .* The same command goes on") as stopped:
+    with pytest.raises(Interrupted, match=r"stopped after 16 of 50 samples; .* Rerun the command to resume") as stopped:
         evaluate(nets.small(), nets.points(50), out=tmp_path / "run", batch_size=8, on_progress=interrupt)
     assert signal.getsignal(signal.SIGINT) is before
     assert stopped.value.run.count == 16

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from deepfool import Run, evaluate, metrics
 from deepfool.errors import InputError, RunError
-from deepfool.runs.records import Records
+from deepfool.runs.rows import Records
 from tests import nets
 
 INF = math.inf

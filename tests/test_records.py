@@ -1,4 +1,4 @@
-"""A run folder survives kills, cuts, full disks and second writers; and says what it is."""
+"""A run folder survives kills, cuts, full disks and second writers, and says what it is."""
 
 import dataclasses
 import errno
@@ -16,9 +16,11 @@ import pytest
 
 from deepfool import Run, deepfool, evaluate
 from deepfool.errors import RunError
-from deepfool.runs import records
+from deepfool.runs import writing
 from deepfool.runs.evaluation import Interrupted
-from deepfool.runs.records import RECORDS, merge
+from deepfool.runs.merging import merge
+from deepfool.runs.records import RECORDS
+from deepfool.runs.rows import TIMING
 from tests import nets
 from tests.waiting import PATIENCE
 
@@ -27,7 +29,7 @@ HERE = Path(__file__).parent
 
 def without_timing(run):
     return sorted(
-        ({key: value for key, value in row.items() if key not in records.TIMING} for row in run.rows()),
+        ({key: value for key, value in row.items() if key not in TIMING} for row in run.rows()),
         key=lambda row: row["index"],
     )
 
@@ -162,7 +164,7 @@ def test_the_manifest_tells_everything(tmp_path):
 
 def full_disk(monkeypatch, after):
     """Writes fail with "no space left" once so many bytes have gone to the records, in the middle of a row."""
-    real, left = records._write_all, [after]
+    real, left = writing._write_all, [after]
 
     def write(stream, content):
         if not str(stream.name).endswith(RECORDS):
@@ -173,13 +175,13 @@ def full_disk(monkeypatch, after):
         left[0] -= len(content)
         return real(stream, content)
 
-    monkeypatch.setattr(records, "_write_all", write)
+    monkeypatch.setattr(writing, "_write_all", write)
 
 
 def test_a_full_disk_ends_clearly_and_goes_on(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         full_disk(patch, after=8000)
-        with pytest.raises(RunError, match=r"cannot be written: No space left on device\. Hint: what was measured is"):
+        with pytest.raises(RunError, match=r"cannot be written: No space left on device\. Hint: finished samples are"):
             measure(tmp_path / "run")
     stopped = Run(tmp_path / "run")
     assert 0 < stopped.count < 60
@@ -314,7 +316,7 @@ DAMAGES = [
     (setting(x_linf=float("inf")), "Infinity is not a number in JSON"),
     (setting(x_p="1"), "x_p must be a finite number"),
     (setting(seconds=-1), "seconds must be"),
-    (setting(batch=0), "batch must be|begins a batch"),
+    (setting(batch=0), "batch must be|starts a batch"),
     (setting(reason=["a"]), "reason must be a text"),
     (lacking("r_l1"), "it has no r_l1"),
     (lacking("index"), "it has no index"),
@@ -368,7 +370,7 @@ def test_a_row_that_could_not_be_read_back_is_not_written(tmp_path):
         found = deepfool(model, x, p=p)
         return dataclasses.replace(found, r=found.r * float("nan"))
 
-    with pytest.raises(RunError, match="the attack gave a row for sample 0 that cannot be kept: r_p must be"):
+    with pytest.raises(RunError, match="the attack gave a row for sample 0 that is not valid: r_p must be"):
         evaluate(nets.small(), nets.points(4), boasting, out=tmp_path / "run")
     assert Run(tmp_path / "run").count == 0
 

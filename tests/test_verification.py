@@ -119,9 +119,9 @@ def test_perturbations_that_do_not_fool_are_found_out(tmp_path):
 
 def test_another_model_or_other_data_are_refused(tmp_path):
     run = measure(tmp_path / "run")
-    with pytest.raises(RunError, match="the model is not that of the run"):
+    with pytest.raises(RunError, match="the model is not the one of the run"):
         verify(run, torch.nn.Linear(6, 4), nets.points(40))
-    with pytest.raises(RunError, match="the data is not that of the run"):
+    with pytest.raises(RunError, match="the data is not the one of the run"):
         verify(run, nets.small(), nets.points(39))
     with pytest.raises(RunError, match=r"data in memory.*give the data"):
         verify(run)
@@ -140,7 +140,7 @@ def test_code_that_a_manifest_names_is_not_run_unasked(tmp_path, monkeypatch):
     (tmp_path / "ran").unlink()
     with pytest.raises(RunError, match=r"the model is code \(py:own_code:make\).*--run-code"):
         verify(run)
-    with pytest.raises(RunError, match="not run unasked"):
+    with pytest.raises(RunError, match="not run without permission"):
         CliRunner().invoke(app, ["verify", "run"], catch_exceptions=False)
     assert not (tmp_path / "ran").exists()
     assert verify(run, "py:own_code:make").holds, "a model that the caller gives is theirs"
@@ -170,3 +170,21 @@ def test_failed_samples_are_left_alone(tmp_path):
     found = verify(run, nets.Flat(), nets.points(30))
     assert found.holds
     assert 0 < found.fooled < found.rows == 30
+
+
+class Squashed(torch.nn.Module):
+    """One probability, without a sigmoid layer that would give it away."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nets.small()[0]
+
+    def forward(self, x):
+        return torch.sigmoid(self.linear(x)[:, :1] - self.linear(x)[:, 1:2])
+
+
+def test_scores_are_read_as_in_the_run(tmp_path):
+    data = nets.points(40)[0], None
+    run = evaluate(Squashed(), data, out=tmp_path / "run", save_perturbations=True, outputs="probabilities")
+    assert {row["label"] for row in run.rows()} == {0, 1}, "otherwise this test shows nothing"
+    assert verify(run, Squashed(), data).holds

@@ -12,6 +12,9 @@ Messages say what was expected, what was given, and what to do about it.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 
 class DeepFoolError(Exception):
     """The root of the tree."""
@@ -19,6 +22,17 @@ class DeepFoolError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message if hint is None else f"{message} Hint: {hint}")
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors of worker processes are pickled; those with arguments of their own could not be rebuilt from them."""
+        return _rebuild, (type(self), str(self), self.hint)
+
+
+def _rebuild(kind: type[DeepFoolError], text: str, hint: str | None) -> DeepFoolError:
+    error = kind.__new__(kind)
+    DeepFoolError.__init__(error, text)
+    error.hint = hint
+    return error
 
 
 class InputError(DeepFoolError, ValueError):
@@ -48,6 +62,23 @@ class MissingExtraError(DeepFoolError, ImportError):
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}.", hint=f'pip install "deepfool[{extra}]"')
+
+
+def require(package: str, *, extra: str, purpose: str) -> Any:
+    """Import an optional package, or raise an error that names the extra to install.
+
+    >>> require("json", extra="json", purpose="reading").loads("[1]")
+    [1]
+    >>> require("no_such_package", extra="nothing", purpose="this example")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.MissingExtraError: this example needs the package no_such_package. ...
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        # The missing package may be a dependency of this one; the extra installs that too.
+        raise MissingExtraError(error.name or package, extra=extra, purpose=purpose) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

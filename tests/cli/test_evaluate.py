@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from deepfool import Run
 from deepfool.cli import app
+from deepfool.datasets import bundled
 from deepfool.errors import InputError, RunError
 from tests import nets
 from tests.waiting import PATIENCE, wait_until
@@ -60,6 +61,15 @@ def test_the_default_folder(tmp_path, monkeypatch):
     assert [row["index"] for row in run.rows()] == [3, 4, 5]
     assert run.identity["attack"]["knobs"]["max_iter"] == 20
     assert run.identity["attack"]["knobs"]["overshoot"] == 0.05
+
+
+def test_the_data_is_loaded_once(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(bundled, "read_sample", lambda name, read=bundled.read_sample: calls.append(name) or read(name))
+    call(*COMMON, "--limit", 5, "--out", tmp_path / "run", "--quiet")
+    assert calls == ["mnist-sample"]
+    assert "The pictures are missing" not in (tmp_path / "run" / "report.html").read_text()
+    assert Run(tmp_path / "run").manifest["data"]["spec"] == "mnist-sample"
 
 
 def test_the_manifest_knows_bounds_and_norm(runs):
@@ -122,7 +132,7 @@ def test_check_fails_on_a_run_that_is_not_complete(runs, tmp_path):
 def test_verify(runs):
     done = call("verify", runs / "l2")
     assert "40 of 40" in done.stdout
-    assert "norms: 40 of 40" in done.stdout
+    assert "norms: 40 of 40 match the rows" in done.stdout
     found = json.loads(call("verify", runs / "l2", "--json").stdout)
     assert found["holds"]
     assert [trial["name"] for trial in found["trials"]] == ["float32", "float64", "batch", "8-bit"]
@@ -172,9 +182,9 @@ def test_a_ray_cluster_that_is_not_there_is_told_soon(tmp_path):
         (("--indices", "0-99999999999"), r"indices must lie in 0\.\.999, got 1000"),
         (("--device", "meta"), "the device 'meta' cannot be used"),
         (("--bounds", "0"), "two numbers such as 0,1"),
-        (("--shard", "3"), "such as 3/16"),
+        (("--shard", "3"), "look like 3/16"),
         (("--knob", "max_iter"), "NAME=VALUE"),
-        (("--knob", "p=1"), "an option of its own"),
+        (("--knob", "p=1"), "its own option"),
         (("--batch-size", "many"), "a whole number or auto"),
         (("--p", "0.5"), r"p must be a number in \[1, inf\]"),
         (("--ray-address", "x:1"), "--engine ray"),
@@ -186,7 +196,7 @@ def test_wrong_options(words, match, tmp_path):
 
 
 def test_ctrl_c_on_the_command_line(tmp_path):
-    """A real process and a real signal: exit code 130, whole batches, and a word on how to go on.
+    """A real process and a real signal: exit code 130, whole batches, and how to resume.
 
     By a slow attack, so that the run is not over before the signal comes, however busy the machine is.
     """
@@ -206,5 +216,5 @@ def test_ctrl_c_on_the_command_line(tmp_path):
     assert count % 4 == 0
     assert "finishing the batch" in talk
     assert f"stopped after {count} of 1000 samples" in talk
-    assert "The same command goes on." in talk
+    assert "Rerun the command to resume." in talk
     assert "Traceback" not in talk

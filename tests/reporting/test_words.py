@@ -1,6 +1,7 @@
 """The text of the page, and the command that repeats a run."""
 
 import importlib.util
+import itertools
 import json
 import shlex
 
@@ -9,11 +10,14 @@ from typer.testing import CliRunner
 
 from deepfool import Run
 from deepfool.cli import app
+from deepfool.datasets import load
+from deepfool.models.sources import resolve
 from deepfool.reporting.naming import names_of_run
 from deepfool.reporting.page import render_report
 from deepfool.reporting.provenance import repeat_command
 from deepfool.reporting.references import MEASURED, find_references
 from deepfool.reporting.wording import write_verdict
+from deepfool.runs import evaluation, manifests
 from tests.reporting.simulated import simulate
 
 
@@ -82,6 +86,72 @@ def test_the_command_of_odd_knobs(tmp_path):
         "deepfool evaluate --model timm:resnet18 --data 'folder:some where' --attack deepfool --p inf --split train "
         "--size 64 --knob max_iter=7 --bounds 0,1 --dtype float64 --seed 3 --skip-misclassified"
     )
+
+
+CHANGES = {
+    "indices": ({"indices": "3-5"}, ["--indices", "3-5"]),
+    "attack": ({"attack": "smallest"}, ["--attack", "smallest"]),
+    "p": ({"p": float("inf")}, ["--p", "inf"]),
+    "dtype": ({"dtype": "float64"}, ["--dtype", "float64"]),
+    "compile": ({"compile": True}, ["--compile"]),
+    "seed": ({"seed": 3}, ["--seed", "3"]),
+    "skip_misclassified": ({"skip_misclassified": True}, ["--skip-misclassified"]),
+    "perturbations": ({"save_perturbations": True}, ["--save-perturbations"]),
+}
+"""For each key of a run's identity: arguments of evaluate() that change it, and the options that repeat them."""
+
+GIVEN = {"deepfool", "model", "data"}
+"""Keys that follow from the installed version, --model and --data."""
+
+
+def identify(**arguments):
+    """The identity that evaluate() would write, without a run."""
+    given = {"attack": "deepfool", "p": 2, "dtype": "float32", "seed": 0, "skip_misclassified": False, **arguments}
+    rest = {"keep_perturbations": given.pop("save_perturbations", False), "compile": given.pop("compile", False)}
+    data, indices = load("mnist-sample"), given.pop("indices", None)
+    knobs = given.pop("knobs", {})
+    job = evaluation._describe_job("fc500-mnist", SOURCE, given.pop("attack"), knobs=knobs, **given, **rest)
+    return evaluation._identify(job, data, manifests.select(len(data), indices=indices))
+
+
+SOURCE = resolve("fc500-mnist")
+
+
+def command_of(folder, identity):
+    """The command of a run with this identity."""
+    manifest = json.loads((simulate(folder, 10, model="fc500-mnist") / "manifest.json").read_text())
+    manifest["identity"] = json.loads(json.dumps(identity))
+    manifest["data"]["spec"] = "mnist-sample"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return shlex.split(repeat_command(Run(folder)))
+
+
+def test_the_command_repeats_every_key_of_the_identity(tmp_path):
+    """A new key of the identity needs a line in CHANGES, and an option in the command."""
+    plain = identify()
+    assert set(identify(compile=True)) == set(CHANGES) | GIVEN
+    usual = command_of(tmp_path / "plain", plain)
+    for key, (arguments, options) in CHANGES.items():
+        changed = identify(**arguments)
+        assert {name for name in changed if changed[name] != plain.get(name)} == {key}
+        words = command_of(tmp_path / key, changed)
+        assert words != usual, key
+        assert " ".join(options) in " ".join(words), key
+
+
+def test_the_command_repeats_every_knob(tmp_path):
+    values = {
+        "overshoot": 0.1, "max_iter": 9, "candidates": 3, "bounds": (0, 1), "target": 2, "threshold": 0.5,
+        "outputs": "logits", "tighten": True,
+    }  # fmt: skip
+    in_memory = {"mask"}  # a tensor, which no option can give
+    assert set(identify()["attack"]["knobs"]) == set(values) | in_memory
+    words = command_of(tmp_path / "run", identify(knobs=values))
+    assert "--bounds 0,1" in " ".join(words)
+    given = dict(word.split("=") for before, word in itertools.pairwise(words) if before == "--knob")
+    assert {name: json.loads(value) if name != "outputs" else value for name, value in given.items()} == {
+        name: value for name, value in values.items() if name != "bounds"
+    }
 
 
 def test_names_where_the_data_have_none(tmp_path):

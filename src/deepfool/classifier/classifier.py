@@ -205,6 +205,11 @@ class Classifier:
     def _freeze(self) -> Iterator[Classifier]:
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         parameters = self._parameters()
+        if any(parameter.is_inference() for parameter in parameters):
+            raise ModelError(
+                "the weights of the model were created in inference mode, so no gradient can flow through it.",
+                hint="build or load the model outside torch.inference_mode().",
+            )
         flags = [(module, module.training) for module in modules]
         asked = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
         buffers = [_Buffer(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]

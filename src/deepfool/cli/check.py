@@ -1,4 +1,4 @@
-"""`deepfool check`: a run as a test, for CI."""
+"""`deepfool check`: use a run as a test in CI."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.output import echo
+
 
 def check_run(
     run: Path = typer.Argument(..., help="A run folder."),
-    min_rho: float | None = typer.Option(None, help="The least rho_adv, in the norm of the attack."),
-    max_fooled: str | None = typer.Option(None, metavar="SHARE@eps=EPS", help="The most decisions that may change."),
-    min_accuracy: str | None = typer.Option(None, metavar="SHARE[@eps=EPS]", help="The least (robust) accuracy."),
-    junit: Path | None = typer.Option(None, metavar="FILE", help="Write the verdicts as JUnit XML."),
+    min_rho: float | None = typer.Option(None, help="The smallest rho_adv, in the norm of the attack."),
+    max_fooled: str | None = typer.Option(
+        None, metavar="SHARE@eps=EPS", help="The largest share of changed decisions."
+    ),
+    min_accuracy: str | None = typer.Option(None, metavar="SHARE[@eps=EPS]", help="The smallest (robust) accuracy."),
+    junit: Path | None = typer.Option(None, metavar="FILE", help="Write the results as JUnit XML."),
 ) -> None:
-    """Check conditions on a run: exit code 1, and one line of why, if one is not met."""
+    """Check conditions on a run: if one is not met, print why in one line and exit with code 1."""
     from deepfool.errors import RunError
     from deepfool.metrics.gates import check, to_junit
     from deepfool.runs.records import Run
@@ -27,6 +31,6 @@ def check_run(
             raise RunError(f"{junit} cannot be written: {error.strerror or error}.") from error
     failed = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.passed]
     if failed:
-        typer.secho(f"failed: {'; '.join(failed)}", err=True, fg="red")
+        echo(f"failed: {'; '.join(failed)}", err=True, fg="red")
         raise typer.Exit(1)
-    typer.secho(f"passed: {'; '.join(verdict.why for verdict in verdicts)}", err=True, fg="green")
+    echo(f"passed: {'; '.join(verdict.why for verdict in verdicts)}", err=True, fg="green")

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from deepfool.cli.output import describing, echo, make_console
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from deepfool.datasets.fetching import Progress
+from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing_fetch
 
 app = typer.Typer(
     help="Fetch MNIST and CIFAR-10, and list what is in the cache.",
@@ -76,36 +69,3 @@ def list_data(
     # Lines are not wrapped in a pipe, so that grep and awk see one data set per line.
     console = make_console(width=400)
     console.print(table)
-
-
-@contextmanager
-def drawing_fetch(console: Console, name: str) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar on a terminal; otherwise one line per step."""
-    if not console.is_terminal:
-        said: list[str] = []
-
-        def say(progress: Progress) -> None:
-            if progress.step not in said[-1:]:
-                said.append(progress.step)
-                console.print(f"{name}: {progress.step}", soft_wrap=True, highlight=False, markup=False)
-
-        yield say
-        return
-
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (describing(), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
-        task = bars.add_task(name, total=None)
-
-        def draw(progress: Progress) -> None:
-            line = f"{name}: {progress.step}"
-            if progress.lasting:
-                bars.console.print(line, soft_wrap=True, highlight=False, markup=False)
-                return
-            # Byte counts wait for the next redraw; a new step is drawn at once.
-            new = bars.tasks[task].description != line
-            bars.update(task, description=line, completed=progress.done, total=progress.total, refresh=new)
-
-        yield draw

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,48 +13,45 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing, drawing_fetch, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from deepfool.datasets import Data
     from deepfool.runs.evaluation import Progress
     from deepfool.runs.records import Run
 
-LINE_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
-
 
 def evaluate_model(
-    model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
+    model: str = typer.Option(..., help="A model of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
     data: str = typer.Option(..., help="mnist, cifar10, mnist-sample, folder:DIR, npz:FILE, hf:NAME, ..."),
     attack: str = typer.Option("deepfool", help="deepfool, smallest, ..., or module:function."),
-    p: str = typer.Option("2", help="The norm to keep small: a number >= 1, or inf."),
-    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r inside; unbounded, as in the paper."),
+    p: str = typer.Option("2", help="The norm to minimise: a number >= 1, or inf."),
+    bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r within bounds (default: none)."),
     out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
-    limit: int | None = typer.Option(None, help="Only the first so many samples."),
+    limit: int | None = typer.Option(None, help="Only the first N samples."),
     indices: str | None = typer.Option(None, metavar="0-99,205", help="Only these samples."),
-    shard: str | None = typer.Option(None, metavar="3/16", help="The 3rd of 16 parts; `deepfool merge` joins them."),
-    batch_size: str = typer.Option("auto", help="Samples at once; auto halves it when memory runs out."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."),
+    shard: str | None = typer.Option(None, metavar="3/16", help="Only the 3rd of 16 parts; see `deepfool merge`."),
+    batch_size: str = typer.Option("auto", help="Samples per batch; auto halves it when memory runs out."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps; auto uses a GPU if there is one."),
     dtype: str = typer.Option("float32", help="float16, bfloat16, float32 or float64."),
-    seed: int = typer.Option(0, help="For attacks that draw."),
-    workers: int | None = typer.Option(None, help="Processes (or Ray actors) that share the work."),
-    engine: str = typer.Option("local", help="local, or ray (a cluster)."),
-    ray_address: str | None = typer.Option(None, help="The Ray cluster; without it Ray is started on this machine."),
-    compile_model: bool = typer.Option(
-        False, "--compile", help="torch.compile the model: for long runs, see the docs."
-    ),
-    save_perturbations: bool = typer.Option(False, "--save-perturbations", help="Keep r, for `deepfool verify`."),
-    skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Leave out what the model gets wrong."),
-    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other knob of the attack; may be repeated."),
-    arch: str | None = typer.Option(None, help="What the weights of a file: model belong to."),
-    split: str | None = typer.Option(None, help="Of data sets that have splits (default: test)."),
-    size: int | None = typer.Option(None, help="The side to which folder: and hf: images are brought."),
+    seed: int = typer.Option(0, help="For attacks that use random numbers."),
+    workers: int | None = typer.Option(None, help="Number of processes (or Ray actors)."),
+    engine: str = typer.Option("local", help="local, or ray (a Ray cluster)."),
+    ray_address: str | None = typer.Option(None, help="The Ray cluster (default: start Ray on this machine)."),
+    compile_model: bool = typer.Option(False, "--compile", help="Run the model through torch.compile; for long runs."),
+    save_perturbations: bool = typer.Option(False, "--save-perturbations", help="Store r, for `deepfool verify`."),
+    skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Do not attack misclassified samples."),
+    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other argument of the attack; may be repeated."),
+    arch: str | None = typer.Option(None, help="The architecture, for file: models."),
+    split: str | None = typer.Option(None, help="The split, for data sets that have splits (default: test)."),
+    size: int | None = typer.Option(None, help="Resize folder: and hf: images to this side length."),
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but warnings and errors."),
-    as_json: bool = typer.Option(False, "--json", help="The summary as JSON on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only warnings and errors."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON to stdout."),
 ) -> None:
-    """Measure a model: the smallest perturbation of each sample. The same command goes on where it stopped."""
+    """Measure a model: find the smallest perturbation of each sample. If it is stopped, rerun the command to resume."""
 
     from deepfool.cli.show import draw_summary
     from deepfool.datasets import load
@@ -67,8 +63,8 @@ def evaluate_model(
     console = make_console(stderr=True, quiet=quiet)
     folder = Path("runs") / name_run(model, data, attack, p, shard) if out is None else read_folder(out)
     split = read_split(split, data, "test")
-    with _fetching(console, data) as on_fetch:
-        load(data, split=split, size=size, on_progress=on_fetch)
+    with drawing_fetch(console, data) as on_fetch:
+        samples = load(data, split=split, size=size, on_progress=on_fetch)
     try:
         with _drawing(console, folder) as draw:
             run = evaluate(
@@ -77,7 +73,7 @@ def evaluate_model(
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
-                on_progress=draw, on_stop=lambda: _say_stopping(console),
+                on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
                 **read_knobs(knob, evaluate),
             )  # fmt: skip
     except Interrupted as stopped:
@@ -86,13 +82,13 @@ def evaluate_model(
     summary = summarize(run)
     draw_summary(console, summary)
     if report:
-        _write_report(console, run)
+        _write_report(console, run, samples)
     if as_json:
         echo(json.dumps(summary, allow_nan=False))
 
 
-def _write_report(console: Console, run: Run) -> None:
-    """The page; that it cannot be written is told, but does not make the measurement fail."""
+def _write_report(console: Console, run: Run, samples: Data) -> None:
+    """Write the report. If that fails, say so; the measurement itself is done."""
     from deepfool.errors import DeepFoolError
     from deepfool.reporting.page import write_report
 
@@ -101,7 +97,7 @@ def _write_report(console: Console, run: Run) -> None:
     except DeepFoolError as error:
         echo(f"no report: {error}", err=True, fg="yellow")
         return
-    console.print(f"report: {path}", soft_wrap=True, highlight=False, markup=False)
+    say(console, f"report: {path}")
 
 
 def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> str:
@@ -117,7 +113,7 @@ def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> s
 
 
 def read_folder(text: str) -> Path:
-    """A folder by its name; an empty one would mean the working directory.
+    """A folder by its name; an empty name would mean the working directory.
 
     >>> read_folder("runs/a").name
     'a'
@@ -125,7 +121,7 @@ def read_folder(text: str) -> Path:
     from deepfool.errors import InputError
 
     if not text.strip():
-        raise InputError("--out must name a folder, got an empty text.", hint="leave it out to have one named for you.")
+        raise InputError("--out must name a folder, got an empty text.", hint="leave it out to use the default.")
     return Path(text)
 
 
@@ -173,12 +169,12 @@ def read_shard(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if match is None:
-        raise InputError(f"a shard must be such as 3/16, got {text!r}.")
+        raise InputError(f"a shard must look like 3/16, got {text!r}.")
     return int(match[1]), int(match[2])
 
 
 def read_split(given: str | None, data: str, usual: str) -> str:
-    """The split to load: the one given, if there are splits; else the usual one, or all there is.
+    """The split to load: the given one or the usual one; data without splits is loaded whole.
 
     >>> read_split(None, "mnist", "train"), read_split(None, "npz:x.npz", "train")
     ('train', 'test')
@@ -190,17 +186,17 @@ def read_split(given: str | None, data: str, usual: str) -> str:
         return given or usual
     if given is not None:
         raise InputError(f"{data!r} has no splits to choose from, got {given!r}.", hint="leave the split out.")
-    return "test"  # what counts as the whole
+    return "test"  # the whole data
 
 
-HAVE_NO_OPTION = ("x", "labels", "source", "recipe", "cache", "checkpoint", "on_progress", "on_stop")
-"""Arguments of the functions behind the commands that are for the command to give."""
+HAVE_NO_OPTION = ("x", "labels", "source", "recipe", "cache", "checkpoint", "on_progress", "on_stop", "loaded")
+"""Arguments of the functions behind the commands that only the command may set."""
 
 
 def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> dict[str, Any]:
-    """NAME=VALUE as JSON values where they are, texts elsewhere; `behind` is the function that takes them.
+    """NAME=VALUE as JSON values if possible, else as text; `behind` is the function that the command calls.
 
-    Its own arguments are no knobs: they are options of the command.
+    Its own arguments are not knobs: they are options of the command.
 
     >>> read_knobs(["max_iter=10", "levels=[1, 2]", "kind=fast", "eps=inf"])
     {'max_iter': 10, 'levels': [1, 2], 'kind': 'fast', 'eps': inf}
@@ -214,9 +210,9 @@ def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> di
         if not equals or not name.isidentifier():
             raise InputError(f"a knob must be NAME=VALUE, got {text!r}.")
         if name in HAVE_NO_OPTION:
-            raise InputError(f"{name} is no knob of an attack: the command sets it.")
+            raise InputError(f"{name} is not a knob: the command sets it.")
         if name in own:
-            raise InputError(f"{name} has an option of its own: --{name.replace('_', '-')}.")
+            raise InputError(f"{name} has its own option: --{name.replace('_', '-')}.")
         if name in knobs:
             raise InputError(f"the knob {name} was given twice.")
         try:
@@ -228,61 +224,24 @@ def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> di
 
 
 @contextmanager
-def _fetching(console: Console, data: str) -> Iterator[Callable[[Any], None]]:
-    """Data that is not there yet is fetched first, and that is worth a bar of its own."""
-    from deepfool.cli.data import drawing_fetch
-
-    if console.quiet:
-        yield lambda _: None
-        return
-    with drawing_fetch(console, data) as draw:
-        yield draw
-
-
-@contextmanager
 def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], None]]:
-    """A bar with rate, time left and the running rho_adv on a terminal; elsewhere a line now and then."""
-    if console.quiet:
-        yield lambda _: None
-        return
-    console.print(f"run folder: {folder}", soft_wrap=True, highlight=False, markup=False)
-    if not console.is_terminal:
-        yield _saying(console)
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
-
-    # Our own rate: the bar's would count the rows of earlier sessions.
-    with Bars(
-        BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), console=console, transient=True
-    ) as bars:
-        task = bars.add_task("", total=None, told="")
+    """The samples done, with rate, time left and the current rho_adv."""
+    say(console, f"run folder: {folder}")
+    # Our own rate and time left: the bar would count the rows of earlier sessions.
+    with drawing(console, times=False) as bar:
 
         def draw(progress: Progress) -> None:
-            bars.update(task, completed=progress.done, total=progress.total, told=_tell(progress))
+            bar.show("", progress.done, progress.total, _tell(progress))
+            line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
+            bar.log("", line, always=progress.done == progress.total)
 
         yield draw
 
 
 def _say_stopping(console: Console) -> None:
-    # A signal may come in the middle of a write to the same stream, which Python then refuses: not worth a word.
+    # A signal may arrive in the middle of a write to the same stream. Python then raises an error that can be ignored.
     with suppress(RuntimeError):
-        console.print("finishing the batch; Ctrl-C again stops at once", highlight=False)
-
-
-def _saying(console: Console) -> Callable[[Progress], None]:
-    last = time.monotonic()
-
-    def say(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last < LINE_EVERY and progress.done < progress.total:
-            return
-        last = time.monotonic()
-        line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-    return say
+        say(console, "finishing the batch; press Ctrl-C again to stop at once")
 
 
 def _tell(progress: Progress) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.output import describing, echo, make_console
+from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing, drawing_fetch, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from deepfool.training.results import Epoch, FineTuned, Progress
 
 WEIGHTS, FIGURES, CHECKPOINT, PICTURE = "model.safetensors", "finetuning.json", "checkpoint.pt", "finetuning.svg"
-
-LINE_EVERY = 10.0
-"""Seconds between two progress lines when there is no terminal."""
 
 
 def finetune_model(
@@ -67,7 +64,6 @@ def finetune_model(
     On several devices: accelerate launch -m deepfool finetune ...
     """
 
-    from deepfool.cli.data import drawing_fetch
     from deepfool.cli.evaluate import read_bounds, read_knobs, read_split
     from deepfool.datasets import load
     from deepfool.norms import check_p
@@ -212,53 +208,21 @@ def make_remarks(tuned: FineTuned) -> list[str]:
 
 @contextmanager
 def _drawing(console: Console, out: Path) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar for the current stage and a line per epoch; without a terminal, lines only."""
-    if console.quiet:
-        yield lambda _: None
-        return
-    console.print(f"folder: {out}", soft_wrap=True, highlight=False, markup=False)
+    """The current stage, and a line per epoch."""
+    say(console, f"folder: {out}")
     if (out / CHECKPOINT).exists():
-        console.print("resuming from the checkpoint", highlight=False)
-    if not console.is_terminal:
-        yield _saying(console)
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (describing(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
-        tasks: dict[str, Any] = {}
+        say(console, "resuming from the checkpoint")
+    with drawing(console) as bar:
 
         def draw(progress: Progress) -> None:
             stage = _name_stage(progress)
-            if stage not in tasks:
-                for task in tasks.values():
-                    bars.remove_task(task)
-                tasks.clear()
-                tasks[stage] = bars.add_task(stage, total=progress.total)
-            bars.update(tasks[stage], completed=progress.done, total=progress.total)
+            bar.show(stage, progress.done, progress.total)
             if progress.result is not None:
                 _say_result(console, progress)
+            elif progress.stage != "training":
+                bar.log(stage, f"{stage}: {progress.done}/{progress.total}")
 
         yield draw
-
-
-def _saying(console: Console) -> Callable[[Progress], None]:
-    last: dict[str, float] = {}
-
-    def say(progress: Progress) -> None:
-        if progress.result is not None:
-            _say_result(console, progress)
-            return
-        stage, now = _name_stage(progress), time.monotonic()
-        if progress.stage == "training" or (now - last.get(stage, now) < LINE_EVERY and stage in last):
-            return
-        last[stage] = now
-        line = f"{stage}: {progress.done}/{progress.total}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-    return say
 
 
 def _name_stage(progress: Progress) -> str:
@@ -275,5 +239,4 @@ def _say_result(console: Console, progress: Progress) -> None:
         return
     rho: Mapping[str, float] = result.rho
     robustness = "".join(f", rho_adv {_format_rho(result, judge)} by {judge}" for judge in rho)
-    line = f"epoch {result.epoch}/{progress.epochs}: test error {100 * result.test_error:.2f} %{robustness}"
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    say(console, f"epoch {result.epoch}/{progress.epochs}: test error {100 * result.test_error:.2f} %{robustness}")

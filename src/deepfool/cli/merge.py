@@ -1,4 +1,4 @@
-"""`deepfool merge`: put the shards of a run together."""
+"""`deepfool merge`: join the shards of a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from pathlib import Path
 
 import typer
 
+from deepfool.cli.output import echo
+
 
 def merge_runs(
-    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders that differ in their samples alone."),
-    out: Path = typer.Option(..., "--out", "-o", metavar="DIR", help="The folder to make."),
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run folders that differ only in their samples."),
+    out: Path = typer.Option(..., "--out", "-o", metavar="DIR", help="The new run folder."),
 ) -> None:
-    """Put runs on different samples of the same data together into one."""
-    from deepfool.runs.records import Run, merge
+    """Join runs on different samples of the same data into one."""
+    from deepfool.runs.merging import merge
+    from deepfool.runs.records import Run
 
     merged = merge([Run(run) for run in runs], out)
-    state = "complete" if merged.complete else f"{merged.expected - merged.count} samples are still to be measured"
-    typer.echo(f"{merged.folder}: {merged.count} samples, {state}", err=True)
+    state = "complete" if merged.complete else f"{merged.expected - merged.count} samples are missing"
+    echo(f"{merged.folder}: {merged.count} samples, {state}", err=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.output import describing, echo, make_console
+from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing, drawing_fetch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +73,6 @@ def check_model(
     import torch
 
     from deepfool import datasets
-    from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.errors import InputError
     from deepfool.models.cards import read_card, read_weights
     from deepfool.models.zoo import load
@@ -92,7 +90,7 @@ def check_model(
         model = load(name)
     else:
         model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
-    with drawing(make_console(stderr=True), data or entry.data) as draw:
+    with drawing_fetch(make_console(stderr=True), data or entry.data) as draw:
         test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
     error = _measure(model.to(device), test_set, entry)
     expected = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
@@ -158,19 +156,19 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> float:
     """The share of `data` that the model gets wrong; shows a progress bar."""
-    from rich.progress import track
-
     from deepfool.errors import DataError
     from deepfool.training.sgd import test_error
 
     wrong = 0
-    starts = range(0, len(data), batch)
-    for start in track(starts, entry.name, console=make_console(stderr=True), transient=True):
-        chosen = list(range(start, min(start + batch, len(data))))
-        images = data.batch(chosen)
-        if tuple(images.shape[1:]) != entry.input_shape:
-            raise DataError(f"{entry.name} takes {entry.input_shape}, got {data.name} of {tuple(images.shape[1:])}.")
-        wrong += round(test_error(model, images, data.labels[chosen]) * len(chosen))
+    with drawing(make_console(stderr=True)) as bar:
+        for start in range(0, len(data), batch):
+            bar.show(entry.name, start, len(data))
+            chosen = list(range(start, min(start + batch, len(data))))
+            images = data.batch(chosen)
+            if tuple(images.shape[1:]) != entry.input_shape:
+                got = tuple(images.shape[1:])
+                raise DataError(f"{entry.name} takes {entry.input_shape}, got {data.name} of {got}.")
+            wrong += round(test_error(model, images, data.labels[chosen]) * len(chosen))
     return wrong / len(data)
 
 
@@ -184,7 +182,12 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
     mirror = os.environ.get("DEEPFOOL_MIRROR")
     url = f"{mirror.rstrip('/')}/{published.file}" if mirror else published.url
     try:
-        with _drawing(console, published.file) as draw:
+        with drawing(console, bytes=True) as bar:
+            bar.log(published.file, f"downloading {published.file}")
+
+            def draw(done: int, total: int | None) -> None:
+                bar.show(published.file, done, total)
+
             return download([url], published.path, hash=f"sha1:{published.sha1}", on_bytes=draw)
     except DataError as error:
         raise DataError(
@@ -192,19 +195,3 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
             hint=f"on a machine with internet, get {published.url} (sha1 {published.sha1}); then put the file at "
             f"{published.path}, or set DEEPFOOL_MIRROR to a server that has it",
         ) from error
-
-
-@contextmanager
-def _drawing(console: Console, file: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on a terminal; otherwise one line."""
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
-
-    if not console.is_terminal:
-        console.print(f"downloading {file}", soft_wrap=True, highlight=False, markup=False)
-        yield lambda done, total: None
-        return
-    columns = (describing(), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
-        task = bars.add_task(file, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

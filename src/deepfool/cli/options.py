@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 import typer
 
 RUN_CODE: Any = typer.Option(
-    False, "--run-code", help="Run code that the manifest names (py: models, attacks); only for folders you trust."
+    False, "--run-code", help="Run code named in the manifest (py: models, attacks); only for folders you trust."
 )

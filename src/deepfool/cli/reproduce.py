@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepfool.cli.output import describing, echo, make_console
+from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from deepfool.experiments.session import Step
-
-LINE_EVERY = 10.0
-"""Seconds between two lines about the same part when there is no terminal."""
 
 
 def reproduce_paper(
@@ -59,37 +56,12 @@ def reproduce_paper(
 
 @contextmanager
 def _drawing(console: Console) -> Iterator[Callable[[Step], None]]:
-    """A progress bar for each part on a terminal; otherwise a line now and then."""
-    if console.quiet:
-        yield lambda _: None
-        return
-    if not console.is_terminal:
-        yield _saying(console)
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    columns = (describing(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("", total=None)
+    """The part that is being made, and how far it is."""
+    with drawing(console) as bar:
 
         def draw(step: Step) -> None:
-            description = f"{step.experiment}: {step.part}"
-            bars.update(task, description=description, completed=step.done, total=step.total or None)
+            name = f"{step.experiment}: {step.part}"
+            bar.show(name, step.done, step.total or None)
+            bar.log(name, f"{name}, {step.done}/{step.total}" if step.total else name)
 
         yield draw
-
-
-def _saying(console: Console) -> Callable[[Step], None]:
-    last, said = 0.0, ""
-
-    def say(step: Step) -> None:
-        nonlocal last, said
-        name = f"{step.experiment}: {step.part}"
-        if name == said and time.monotonic() - last < LINE_EVERY:
-            return
-        last, said = time.monotonic(), name
-        count = f", {step.done}/{step.total}" if step.total else ""
-        console.print(f"{name}{count}", soft_wrap=True, highlight=False, markup=False)
-
-    return say

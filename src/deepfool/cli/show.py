@@ -1,4 +1,4 @@
-"""`deepfool show`: the figures of a run."""
+"""`deepfool show`: the results of a run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def show_run(
     run: Path = typer.Argument(..., help="A run folder."),
-    as_json: bool = typer.Option(False, "--json", help="Everything, for programs."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Show the figures of a run."""
+    """Show the results of a run."""
 
     from deepfool.metrics import summarize
     from deepfool.runs.records import Run
@@ -32,7 +32,7 @@ def show_run(
 
 
 def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:
-    """A table of the main figures, with what has to be known about them below."""
+    """A table of the main results, with warnings below."""
     from rich import box
     from rich.table import Table
 
@@ -61,7 +61,7 @@ def _cells(estimate: Mapping[str, Any]) -> tuple[str, str]:
     if estimate["value"] is None:
         return "-", ""
     sign = "" if estimate["exact"] or estimate["value"] == "inf" else ">= "
-    high = "no upper end" if estimate["high"] == "inf" else _number(estimate["high"])
+    high = "no upper limit" if estimate["high"] == "inf" else _number(estimate["high"])
     return f"{sign}{_number(estimate['value'])}", f"{_number(estimate['low'])} .. {high}"
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepfool.cli.output import describing, echo, make_console
+from deepfool.cli.output import echo, make_console
+from deepfool.cli.progress import drawing, drawing_fetch, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,6 @@ def train_network(
     import torch
 
     from deepfool import cache, datasets
-    from deepfool.cli.data import drawing_fetch as drawing
     from deepfool.cli.evaluate import read_split
     from deepfool.errors import InputError
     from deepfool.models.cards import write_weights
@@ -62,7 +62,7 @@ def train_network(
 
     console = make_console(stderr=True)
     spec = data or entry.data
-    with drawing(console, spec) as draw_data:
+    with drawing_fetch(console, spec) as draw_data:
         train_set, test_set = (
             datasets.load(spec, split=read_split(None, spec, split), size=entry.input_shape[-1], on_progress=draw_data)
             for split in ("train", "test")
@@ -74,9 +74,9 @@ def train_network(
     if fresh:
         state.unlink(missing_ok=True)
 
-    _say(console, f"{name}: {recipe.epochs} epochs on {data or entry.data}; checkpoint {state}")
+    say(console, f"{name}: {recipe.epochs} epochs on {data or entry.data}; checkpoint {state}")
     if state.exists():
-        _say(console, "resuming from the checkpoint; --fresh starts again")
+        say(console, "resuming from the checkpoint; --fresh starts again")
     try:
         with _drawing(console, name, recipe.epochs) as draw:
             train(
@@ -84,7 +84,7 @@ def train_network(
                 test=test, seed=seed, checkpoint=state, on_progress=draw,
             )  # fmt: skip
     except KeyboardInterrupt:
-        _say(console, "stopped; run the same command to resume after the last complete epoch")
+        say(console, "stopped; run the same command to resume after the last complete epoch")
         raise typer.Exit(130) from None
     error = test_error(model, *test)
     command = f"deepfool train {name}" + "".join(
@@ -111,40 +111,18 @@ def _key(recipe: Recipe, seed: int, data: str) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
 @contextmanager
 def _drawing(console: Console, name: str, epochs: int) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar on a terminal; otherwise one line per epoch."""
-
-    def line(progress: Progress) -> None:
-        if progress.test_error is not None:
-            _say(
-                console,
-                f"{name}: epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.4f}, "
-                f"test error {100 * progress.test_error:.2f} %",
-            )
-
-    if not console.is_terminal:
-        yield line
-        return
-
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (describing(), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Bars(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
-        task = bars.add_task(name, total=None)
+    """The current epoch, and a line for each that is finished."""
+    with drawing(console) as bar:
 
         def draw(progress: Progress) -> None:
-            bars.update(
-                task,
-                description=f"{name}: epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.3f}",
-                completed=progress.epoch * progress.batches + progress.batch,
-                total=epochs * progress.batches,
-            )
-            line(progress)
+            done, total = progress.epoch * progress.batches + progress.batch, epochs * progress.batches
+            bar.show(name, done, total, f"epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.3f}")
+            if progress.test_error is not None:
+                bar.say(
+                    f"{name}: epoch {progress.epoch + 1}/{epochs}, loss {progress.loss:.4f}, "
+                    f"test error {100 * progress.test_error:.2f} %"
+                )
 
         yield draw

@@ -1,4 +1,4 @@
-"""`deepfool verify`: look again at what a run stored."""
+"""`deepfool verify`: check the stored perturbations of a run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepfool.cli.options import RUN_CODE
+from deepfool.cli.output import echo, make_console
 
 if TYPE_CHECKING:
     from deepfool.runs.verification import Verification
 
 
 def verify_run(
-    run: Path = typer.Argument(..., help="A run folder with perturbations."),
-    model: str | None = typer.Option(None, help="The model, if the manifest does not say where it is."),
-    data: str | None = typer.Option(None, help="The data, if the manifest does not say where they are."),
+    run: Path = typer.Argument(..., help="A run folder with stored perturbations."),
+    model: str | None = typer.Option(None, help="The model, if the manifest does not name it."),
+    data: str | None = typer.Option(None, help="The data, if the manifest does not name it."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1, mps or auto."),
-    batch_size: int = typer.Option(37, min=1, help="For the trial in another batch size."),
+    batch_size: int = typer.Option(37, min=1, help="Batch size of the trial in another batch size."),
     run_code: bool = RUN_CODE,
-    as_json: bool = typer.Option(False, "--json", help="For programs."),
+    as_json: bool = typer.Option(False, "--json", help="Print the outcome as JSON."),
 ) -> None:
-    """Recompute labels and norms from the stored perturbations; exit code 1 if they are not as the run says."""
+    """Recompute labels and norms from the stored perturbations; exit code 1 if they do not match the rows."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from deepfool.runs.records import Run
@@ -35,22 +35,22 @@ def verify_run(
     found = verify(Run(run), model, data, device=device, batch_size=batch_size, may_run_code=run_code)
     _keep(run, found)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), allow_nan=False))
+        echo(json.dumps(found.as_dict(), allow_nan=False))
     else:
-        table = Table("", "still fooled", "same label as then", "note", box=box.SIMPLE_HEAD)
+        table = Table("", "still fooled", "same label as in the rows", "note", box=box.SIMPLE_HEAD)
         for trial in found.trials:
             survive = f"{trial.changed} of {trial.tried}" if trial.tried else "-"
             table.add_row(trial.what, survive, str(trial.same) if trial.tried else "-", trial.skipped)
-        (Console() if Console().is_terminal else Console(width=120)).print(table)
-        typer.echo(f"norms: {found.fooled - len(found.wrong_norms)} of {found.fooled} as in the rows")
-        typer.echo(f"labels at x: {found.fooled - len(found.wrong_labels)} of {found.fooled} as in the rows")
+        make_console(width=120).print(table)
+        echo(f"norms: {found.fooled - len(found.wrong_norms)} of {found.fooled} match the rows")
+        echo(f"labels at x: {found.fooled - len(found.wrong_labels)} of {found.fooled} match the rows")
     if not found.holds:
-        typer.secho(f"{run} does not hold: its rows are not what its perturbations do.", err=True, fg="red")
+        echo(f"{run} does not hold: its rows do not match its perturbations.", err=True, fg="red")
         raise typer.Exit(1)
 
 
 def _keep(folder: Path, found: Verification) -> None:
-    """Leave the outcome in the run folder, for the report; a folder that cannot be written to is no reason to fail."""
+    """Store the outcome in the run folder, for the report; if that is not possible, go on without it."""
     from deepfool import cache
     from deepfool.errors import DataError
     from deepfool.reporting.provenance import VERIFICATION

@@ -14,7 +14,7 @@ from torch import Tensor
 from deepfool.datasets.data import Data, positions, to_unit
 from deepfool.datasets.pictures import open_picture, read_picture
 from deepfool.datasets.wrapped import stack
-from deepfool.errors import DataError, MissingExtraError
+from deepfool.errors import DataError, require
 
 
 class Hub(Data):
@@ -122,11 +122,7 @@ def _open_folder(library: Any, folder: Path, split: str) -> Any:
 
 
 def _import_library() -> Any:
-    try:
-        import datasets  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError("datasets", extra="hf", purpose="hf: data") from error
-    return datasets
+    return require("datasets", extra="hf", purpose="hf: data")
 
 
 def _find_columns(library: Any, features: Mapping[str, Any], name: str) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from deepfool.experiments import curves, geometry, pictures, table1, table2
 from deepfool.experiments.page import write_pages
 from deepfool.experiments.scales import find_scale
 from deepfool.experiments.session import Session, Step
-from deepfool.runs.engines import keeping_ray
+from deepfool.runs.ray_cluster import keeping_ray
 
 EXPERIMENTS: Mapping[str, Callable[[Session], dict[str, Any]]] = {
     "geometry": geometry.make,

@@ -8,7 +8,8 @@ import numpy as np
 
 from deepfool.attacks.shared.arguments import as_number
 from deepfool.errors import InputError
-from deepfool.runs.records import NORMS, Floats, Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import NORMS, Floats, Records
 
 
 def check_norm(norm: str) -> str:

@@ -14,7 +14,8 @@ from deepfool.errors import RunError
 from deepfool.metrics.arguments import check_norm, check_records, check_runs
 from deepfool.metrics.estimates import Estimate, as_json, find_ranks, mean_with_interval, quantile
 from deepfool.metrics.robustness import rho_adv
-from deepfool.runs.records import Floats, Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Floats, Records
 
 
 @dataclass(frozen=True)

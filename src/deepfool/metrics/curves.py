@@ -14,7 +14,7 @@ from deepfool.attacks.shared.arguments import check_count
 from deepfool.errors import InputError, RunError
 from deepfool.metrics.arguments import as_floats, check_eps, check_norm, check_records
 from deepfool.metrics.robustness import distances
-from deepfool.runs.records import Floats, Records
+from deepfool.runs.rows import Floats, Records
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from deepfool.attacks.shared.arguments import check_count, check_number
 from deepfool.errors import InputError
 from deepfool.metrics.arguments import check_values
-from deepfool.runs.records import Floats
+from deepfool.runs.rows import Floats
 
 RESAMPLES = 2000
 

@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 from deepfool.errors import InputError, RunError
 from deepfool.metrics.curves import accuracy_at, fooled_within
 from deepfool.metrics.robustness import clean_accuracy, rho_adv
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics.arguments import check_norm, check_records
 from deepfool.metrics.estimates import RESAMPLES, Estimate, mean_with_interval, quantile, share
-from deepfool.runs.records import Floats, Ints, Records
+from deepfool.runs.rows import Floats, Ints, Records
 
 
 def rho_adv(

@@ -21,7 +21,8 @@ from deepfool.metrics.robustness import (
     share_fooled,
 )
 from deepfool.runs.consistency import list_cautions
-from deepfool.runs.records import Records, Row, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records, Row
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

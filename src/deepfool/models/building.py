@@ -1,9 +1,8 @@
-"""What the model builders share: their result, optional imports, and options inside a spec."""
+"""What the model builders share: their result, and options inside a spec."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from torch import nn
 
-from deepfool.errors import InputError, MissingExtraError
+from deepfool.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -27,23 +26,6 @@ class Built:
     architecture: str
     input_shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
-
-
-def require(package: str, *, extra: str, purpose: str) -> Any:
-    """Import an optional package; the error names the extra to install.
-
-    >>> require("json", extra="json", purpose="reading").loads("[1]")
-    [1]
-    >>> require("no_such_package", extra="nothing", purpose="this example")
-    Traceback (most recent call last):
-    ...
-    deepfool.errors.MissingExtraError: this example needs the package no_such_package. ...
-    """
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        # The missing package may be one that `package` imports; the extra installs that too.
-        raise MissingExtraError(error.name or package, extra=extra, purpose=purpose) from error
 
 
 def flag(text: str) -> bool:

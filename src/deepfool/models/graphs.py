@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._sympy import functions as torch_functions
 
-from deepfool.errors import InputError, ModelError
-from deepfool.models.building import Built, require
+from deepfool.errors import InputError, ModelError, require
+from deepfool.models.building import Built
 from deepfool.models.checkpoints import weights_only
 from deepfool.models.libraries import import_torchvision
 

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepfool.errors import InputError, ModelError
-from deepfool.models.building import require
+from deepfool.errors import InputError, ModelError, require
 
 PURPOSE = "a JAX function"
 

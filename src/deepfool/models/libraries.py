@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfool.errors import InputError, ModelError
-from deepfool.models.building import Built, flag, require, split_options, unknown_name
+from deepfool.errors import InputError, ModelError, require
+from deepfool.models.building import Built, flag, split_options, unknown_name
 from deepfool.models.checkpoints import weights_only
 from deepfool.models.preprocessing import Normalize
 

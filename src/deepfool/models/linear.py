@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfool.errors import InputError, ModelError
-from deepfool.models.building import require
+from deepfool.errors import InputError, ModelError, require
 
 PURPOSE = "a scikit-learn model"
 

@@ -11,7 +11,8 @@ import numpy as np
 from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
 from deepfool.reporting.naming import name_class, names_of_run
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 POINTS = 161
 MOST_BINS = 40

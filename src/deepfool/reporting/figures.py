@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deepfool.errors import InputError, MissingExtraError, RunError
+from deepfool.errors import InputError, RunError, require
 from deepfool.metrics import accuracy_curve, rho_adv
 from deepfool.reporting.charts import find_end, make_classes, make_histogram
 from deepfool.runs.records import Run
@@ -73,10 +72,7 @@ def save_figure(draw: Callable[[Any], None], path: Path) -> Path:
 
 def import_plotting(name: str, purpose: str) -> Any:
     """A module of matplotlib, or an error that says what to install."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="figures", purpose=purpose) from error
+    return require(name, extra="figures", purpose=purpose)
 
 
 def _norm(run: Run) -> str:

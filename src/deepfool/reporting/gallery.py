@@ -12,7 +12,8 @@ from deepfool.reporting.images import colour, lay_out, to_data_uri
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
 from deepfool.runs.gallery import GALLERY, Stored, choose_samples, read_gallery
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from deepfool.reporting import charts, provenance, wording
 from deepfool.reporting.gallery import Gallery, make_gallery
 from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references, is_bounded
 from deepfool.runs import manifests
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 HERE = Path(__file__).parent
 REPORT = "report.html"

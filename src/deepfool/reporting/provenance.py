@@ -38,6 +38,7 @@ def repeat_command(run: Run) -> str | None:
         words += ["--dtype", str(identity["dtype"])]
     if identity["seed"] != 0:
         words += ["--seed", str(identity["seed"])]
+    words += ["--compile"] if identity.get("compile") else []
     words += ["--skip-misclassified"] if identity["skip_misclassified"] else []
     words += ["--save-perturbations"] if identity["perturbations"] else []
     return shlex.join(words)

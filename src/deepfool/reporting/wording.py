@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from deepfool.metrics import Estimate, clean_accuracy, quantile, relative_distances, rho_adv, share_fooled
 from deepfool.reporting.references import DATA_NAMES, Reference, is_bounded
-from deepfool.runs.records import Records, Run
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 
 def format_number(value: float | None, digits: int = 3) -> str:

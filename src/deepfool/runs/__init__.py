@@ -1,1 +1,17 @@
-"""RECORDS: a run is a folder; what it holds, how it is measured, and how it is checked."""
+"""RECORDS: from a model and data to a run folder.
+
+manifests.py      what a run is: its identity, and where it was measured
+rows.py           one row per sample: its fields, the checks on them, and the rows as columns
+records.py        a run folder, for reading
+writing.py        the one process that writes a run folder
+merging.py        several runs joined into one
+evaluation.py     `evaluate`: attack every sample, write one row for each
+execution.py      how a model is run: device, memory layout, torch.compile
+worker.py         what one worker does with a batch
+backlog.py        the batches still to run, and those to retry
+local.py          workers on this machine
+ray_cluster.py    workers on a Ray cluster
+consistency.py    whether the scores of a model are stable
+gallery.py        the samples that the report shows, kept when a run completes
+verification.py   check a run again from its stored perturbations
+"""

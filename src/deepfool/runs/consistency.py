@@ -1,9 +1,8 @@
-"""Whether the scores of a model are its own: the same when it is asked twice, and the same alone as in a batch.
+"""Whether the scores of a model are stable: the same in a second pass, and the same alone as in a batch.
 
-A distance is measured by asking the model again and again. If the answers change by themselves (noise, dropout that is
-always on), it depends on chance; if they change with the other samples of the batch (batch normalisation with the
-statistics of the batch), it depends on the batch size. Such a model can be measured, but whoever reads the figures has
-to know.
+An attack calls the model many times. If its scores change by themselves (noise, dropout that is always on), the
+distance is random. If they change with the other samples of the batch (batch normalisation with batch statistics), the
+distance depends on the batch size. Such a model can be measured, but readers of the results have to know.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from torch import Tensor, nn
 from deepfool.classifier import Classifier, find_scores
 
 SAMPLES = 8
-"""How many samples are looked at."""
+"""How many samples are tried."""
 
 _REDUCED = 2.0**-10
-"""The rounding of float32 where the hardware may multiply with fewer digits (TF32)."""
+"""The rounding error of float32 on hardware that may multiply in lower precision (TF32)."""
 
 
 class InconsistentModelWarning(UserWarning):
-    """The model answers otherwise when it is asked again, or in another batch."""
+    """The scores of the model change from call to call, or with the batch."""
 
 
 def look_twice(
     module: nn.Module, x: Tensor, *, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> dict[str, Any]:
-    """What three forward passes on a few samples say: facts for a manifest.
+    """Compare three forward passes on a few samples; the result goes into the manifest.
 
-    It looks at a copy: what a model remembers of a look must not become part of what is measured.
+    A copy of the model is used, so that a model with internal state is measured as if this had not happened.
 
-    `repeatable` and `independent` are None where that could not be found out; `difference` is the largest one met,
-    relative to the largest score. What is told apart by rounding counts as the same.
+    `repeatable` and `independent` are None if that could not be found out; `difference` is the largest one seen,
+    relative to the largest score. Differences within rounding are ignored.
 
     >>> look_twice(nn.Linear(4, 3), torch.rand(8, 4))["repeatable"]
     True
@@ -50,7 +49,7 @@ def look_twice(
         module = copy.deepcopy(module).to(device=device, dtype=dtype)
         x = x[:SAMPLES].to(device=device, dtype=dtype)
         with Classifier(module).frozen(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the attack will say it
+            warnings.simplefilter("ignore")  # the attack will warn
             first, second = find_scores(module(x)), find_scores(module(x))
             difference = _compare(first, second)
             if difference > _rounding(x, first, same_batch=True):
@@ -60,12 +59,12 @@ def look_twice(
             difference = _compare(first[:1], _look_alone(module, x[:1], first[:1]))
             independent = difference <= _rounding(x, first, same_batch=False)
             return {"repeatable": True, "independent": independent, "difference": _as_json(difference)}
-    except Exception:  # whatever is wrong with the model, the attack meets it too, and says it better
+    except Exception:  # the attack will raise a better error
         return unknown
 
 
 def list_cautions(facts: Mapping[str, Any]) -> list[str]:
-    """The facts of `look_twice` in words, where a reader has to know them.
+    """The result of `look_twice` as warnings for the reader, if there is something to warn of.
 
     >>> list_cautions({"repeatable": True, "independent": False, "difference": 0.5})[0][:50]
     'the scores of a sample depend on the others in its'
@@ -86,7 +85,7 @@ def list_cautions(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _look_alone(module: nn.Module, x: Tensor, like: Tensor) -> Tensor:
-    """The scores of a sample that is alone; NaN if the model takes it only in company."""
+    """The scores of a single sample; NaN if the model fails on a batch of one."""
     try:
         return find_scores(module(x))
     except Exception:
@@ -94,7 +93,7 @@ def _look_alone(module: nn.Module, x: Tensor, like: Tensor) -> Tensor:
 
 
 def _compare(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to the largest score; infinite if one of them has no number where one is."""
+    """The largest difference, relative to the largest score; infinite if only one of two scores is a number."""
     a, b = a.detach().double().flatten(), b.detach().double().flatten()
     if a.shape != b.shape:
         return math.inf
@@ -107,7 +106,7 @@ def _compare(a: Tensor, b: Tensor) -> float:
 
 
 def _rounding(x: Tensor, scores: Tensor, *, same_batch: bool) -> float:
-    """How far scores may be apart: a few digits of the last place, or, where other kernels may run, half of them."""
+    """How much scores may differ: a few units of rounding, or half the digits if other kernels may be used."""
     eps = max(torch.finfo(x.dtype).eps, torch.finfo(scores.dtype).eps)
     if x.device.type != "cpu":
         eps = max(eps, _REDUCED)

@@ -1,4 +1,4 @@
-"""evaluate(): model and data through an attack into records."""
+"""evaluate(): attack every sample of some data, and record the results in a run folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from deepfool import __version__
-from deepfool.runs import consistency, engines, manifests
 from deepfool.attacks.shared.arguments import (
     Bounds,
     as_whole,
@@ -35,24 +34,31 @@ from deepfool.datasets import Data, load
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p
+from deepfool.runs import consistency, manifests
+from deepfool.runs.execution import choose_device
 from deepfool.runs.gallery import keep_gallery
-from deepfool.runs.records import Group, Ints, Row, Run, RunWriter
+from deepfool.runs.local import run_here, run_in_processes
+from deepfool.runs.ray_cluster import check_address, run_on_ray
+from deepfool.runs.records import Run
+from deepfool.runs.rows import Group, Ints, Row
+from deepfool.runs.worker import DTYPES, Batch, Job
+from deepfool.runs.writing import RunWriter
 
 ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; given to `on_progress` after each batch that was written."""
+    """How far a run is; passed to `on_progress` after each batch is written."""
 
     done: int
     total: int
     seconds: float
-    """Since this session began to measure."""
+    """Since this session started to measure."""
     rate: float
     """Samples per second in this session."""
     rho: float
-    """rho_adv in the norm of the attack over the rows so far, those not fooled counted as 0."""
+    """rho_adv so far, in the norm of the attack; samples that were not fooled count as 0."""
     fooled: int
     censored: int
 
@@ -62,11 +68,11 @@ class Progress:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop (Ctrl-C), has written what it had, and can go on."""
+    """The run was stopped with Ctrl-C. Finished samples are written, and the run can be resumed."""
 
     def __init__(self, run: Run, done: int) -> None:
         super().__init__(
-            f"stopped after {done} of {run.expected} samples; they are in {run.folder}. The same command goes on."
+            f"stopped after {done} of {run.expected} samples; they are in {run.folder}. Rerun the command to resume."
         )
         self.run = run
 
@@ -97,39 +103,41 @@ def evaluate(
     compile: bool = False,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_stop: Callable[[], None] = lambda: None,
+    loaded: Data | None = None,
     **knobs: Any,
 ) -> Run:
-    """Attack every sample, and keep one row for each in a run folder.
+    """Attack every sample, and write one row for each into a run folder.
 
-    The same call goes on where an earlier one stopped, for whatever reason; a folder that holds another run is
-    refused, and so is one that is not empty and no run. Rows do not depend on the batch size, the engine or the number
-    of workers but for rounding (1e-5). Those of a model that draws at random, or whose scores depend on the rest of the
-    batch, do: it is measured with an `InconsistentModelWarning`.
+    If an earlier call with the same arguments stopped, for whatever reason, this one resumes it. A folder that holds
+    another run, or other files, is refused. Except for rounding (1e-5), rows do not depend on the batch size, the
+    engine or the number of workers. They do if the model is random, or if its scores depend on the rest of the batch:
+    such a model is measured with an `InconsistentModelWarning`.
 
     Args:
         model: a spec (`lenet-mnist`, `timm:resnet18`, ...) or a module; see `deepfool.models`.
-        data: a name, a place, a dataset or a pair (samples, labels); see `deepfool.datasets.load`.
-        attack: a name of `deepfool.attacks.shared.registry`, `module:function`, or a function.
+        data: a name, a path, a dataset or a pair (samples, labels); see `deepfool.datasets.load`.
+        attack: a name from `deepfool.attacks.shared.registry`, `module:function`, or a function.
         out: the run folder.
-        p: the norm to keep small.
-        bounds: (lowest, highest) of the inputs; None leaves them free, as the paper does.
-        arch: with `file:` models, what the weights belong to.
+        p: the norm to minimise.
+        bounds: (lowest, highest) value of the inputs; None for no bounds, as in the paper.
+        arch: for `file:` models, the architecture of the weights.
         split, size: passed on to `load`.
-        limit, indices, shard: which samples; the first `limit` of `indices`, and of those the i-th of n parts.
-        batch_size: samples at once; "auto" begins with a usual size and halves it when memory runs out.
-        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best there is.
+        limit, indices, shard: which samples; the first `limit` of `indices`, and the i-th of n parts of those.
+        batch_size: samples per batch; "auto" starts with a common size and halves it when memory runs out.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best one available.
         dtype: float16, bfloat16, float32 or float64, for the model and its inputs.
-        seed: for attacks that draw.
-        skip_misclassified: do not attack samples that the model gets wrong. Off, as in the paper: the distance is
-            measured from the predicted label, right or wrong.
-        save_perturbations: keep r, which `deepfool verify` needs.
-        workers: processes (or Ray actors) to share the work; None for this process, or as many as Ray has room for.
+        seed: for attacks that use random numbers.
+        skip_misclassified: do not attack samples that the model gets wrong. Off by default, as in the paper: the
+            distance is measured from the predicted label, right or wrong.
+        save_perturbations: store r, which `deepfool verify` needs.
+        workers: number of processes (or Ray actors); None for this process, or as many as the Ray cluster can hold.
         engine: "local" or "ray".
-        ray_address: the cluster; None starts Ray on this machine.
-        compile: run the model through torch.compile; a minute at the start, for long runs.
+        ray_address: the Ray cluster; None starts Ray on this machine.
+        compile: run the model through torch.compile. It takes a minute to start, and pays off in long runs.
         on_progress: called with a `Progress` after each batch.
-        on_stop: called at the first Ctrl-C, while the batch is finished; a second Ctrl-C does not wait for it.
-        **knobs: what else the attack takes, such as `overshoot` or `max_iter`.
+        on_stop: called at the first Ctrl-C; the batch is then finished, unless Ctrl-C is pressed again.
+        loaded: the data, if you have loaded it from its name already; `data` is still what the manifest says.
+        **knobs: other arguments of the attack, such as `overshoot` or `max_iter`.
 
     >>> import tempfile
     >>> data = (torch.rand(20, 4), torch.zeros(20, dtype=torch.long))
@@ -147,7 +155,7 @@ def evaluate(
     save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
     check_callable(on_progress, "on_progress")
     check_callable(on_stop, "on_stop")
-    samples = load(data, split=split, size=size)
+    samples = load(data, split=split, size=size) if loaded is None else loaded
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
     check_true_labels(source, samples, selection)
@@ -159,7 +167,7 @@ def evaluate(
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
-            "skip_misclassified needs true labels, and some samples have none.", hint="leave it out, or label them."
+            "skip_misclassified needs true labels, but some samples have none.", hint="leave it out, or add labels."
         )
     together = _choose_batch_size(batch_size, samples, device)
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
@@ -172,15 +180,17 @@ def evaluate(
         story=_tell_story(source, samples, data, split=split, size=size, arch=arch), session=session,
         on_row=tally.add_row,
     )  # fmt: skip
-    with writer, _stopping_politely(on_stop) as stop:
+    with writer, _stopping_after_batch(on_stop) as stop:
         if tally.done < tally.total:
             _look_at_model(writer, source.module, samples.batch(selection[: consistency.SAMPLES].tolist()), job)
         tally.start()
         plan = _plan(samples, selection, writer, together, stop)
-        for group in run_batches(plan) if tally.done < tally.total else ():
-            writer.append(group)
-            tally.add(group)
-            on_progress(tally.progress())
+        if tally.done < tally.total:
+            with closing(run_batches(plan)) as groups:  # so that workers end here, whatever is raised
+                for group in groups:
+                    writer.append(group)
+                    tally.add(group)
+                    on_progress(tally.progress())
         left = {"finished": manifests.now()} if tally.done == tally.total else {"stopped": manifests.now()}
         writer.note(**left, seconds=round(time.monotonic() - begin, 3), rows_after=tally.done)
         if tally.done == tally.total:
@@ -189,93 +199,73 @@ def evaluate(
     run = Run(out)
     if tally.done < tally.total:
         if not stop.is_set():
-            raise RunError(f"{tally.total - tally.done} samples came back from no worker; the same command goes on.")
+            raise RunError(
+                f"{tally.total - tally.done} samples were not processed.", hint="rerun the command to resume."
+            )
         raise Interrupted(run, tally.done)
     return run
 
 
 def _resolve_untouched(model: Any, arch: Any) -> Source:
-    """The model of a spec; of a module a copy, for ours changes mode, type and device."""
+    """The model. A module is copied, because ours changes its mode, dtype and device."""
     return resolve(copy.deepcopy(model) if isinstance(model, nn.Module) else model, arch=arch)
 
 
-def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: engines.Job) -> None:
-    """Note, and warn, if the scores are not the model's own; a few forward passes of a few samples."""
-    facts = consistency.look_twice(module, x, device=job.device, dtype=engines.DTYPES[job.dtype])
+def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: Job) -> None:
+    """Check on a few samples whether the scores are stable; note the outcome, and warn if they are not."""
+    facts = consistency.look_twice(module, x, device=job.device, dtype=DTYPES[job.dtype])
     writer.note(scores=facts)
     for caution in consistency.list_cautions(facts):
         warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
 
 
 def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
-    """Refuse data whose labels are no classes of the model: every figure that rests on them would be wrong."""
+    """Refuse data with labels that are not classes of the model: every result based on them would be wrong."""
     largest = int(samples.labels[selection].max())
     classes = count_classes(source.module, samples.batch(selection[:1].tolist())) if largest > 0 else None
     if classes is not None and largest >= classes:
         raise DataError(
             f"{samples.name} has the label {largest}, but the model has {classes} classes, 0 to {classes - 1}.",
-            hint="give the labels that the model was trained with, or -1 where they are not known.",
+            hint="give the labels that the model was trained with, or -1 where unknown.",
         )
 
 
 def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
-    """How many classes a model has, going by one sample; None where it cannot be asked so.
+    """How many classes a model has, found out with one sample; None if the model fails on it.
 
     >>> count_classes(nn.Linear(4, 3), torch.zeros(1, 4)), count_classes(nn.Linear(4, 1), torch.zeros(1, 4))
     (3, 2)
     """
     weight = next((each for each in module.parameters() if each.is_floating_point()), None)
     x = x if weight is None else x.to(weight.device, weight.dtype)
-    f = Classifier(module, outputs="logits")  # whatever the scores are, they are only counted
+    f = Classifier(module, outputs="logits")  # the scores are only counted
     try:
         with f.frozen(), torch.no_grad():
             return f(x).shape[1]
-    except (DeepFoolError, RuntimeError, MemoryError):  # a model for other batches than this: the measurement will tell
+    except (DeepFoolError, RuntimeError, MemoryError):  # the attack will raise a better error
         return None
-
-
-def choose_device(device: str) -> str:
-    """The device to use; "auto" is a GPU if there is one.
-
-    >>> choose_device("cpu")
-    'cpu'
-    """
-    if device == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    if not isinstance(device, str):
-        raise InputError(f"device must be a name such as cpu or cuda:1, got {device!r:.80}.")
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        why = (str(error).splitlines() or [""])[0]
-        raise InputError(f"the device {device!r:.80} cannot be used: {why}") from error
-    if torch.device(device).type == "meta":
-        raise InputError("the device 'meta' cannot be used: it holds no values.", hint="cpu, cuda, mps or auto.")
-    return device
 
 
 def _describe_job(
     model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
     skip_misclassified: bool, **rest: Any,
-) -> engines.Job:  # fmt: skip
-    if not isinstance(dtype, str) or dtype not in engines.DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(engines.DTYPES)}, got {dtype!r}.")
+) -> Job:  # fmt: skip
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     seed = check_count(seed, "seed", least=0)
     function = find_attack(attack)
     if skip_misclassified and not takes(function, "labels"):
-        raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip what is misclassified.")
+        raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
     complete = complete_knobs(function, knobs)
-    complete.pop("p", None)  # a matter of the run
-    return engines.Job(
-        # What is built from a spec can be built again by each worker; anything else has to travel.
+    complete.pop("p", None)  # belongs to the run
+    return Job(
+        # Workers can build the model of a spec themselves; anything else has to be sent to them.
         model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
         p=check_p(p), knobs=complete, dtype=dtype, seed=seed, skip_misclassified=skip_misclassified, **rest,
     )  # fmt: skip
 
 
-def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any]:
+def _identify(job: Job, samples: Data, selection: Ints) -> dict[str, Any]:
     """What the rows depend on."""
     return {
         "deepfool": __version__,
@@ -285,7 +275,9 @@ def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any
         "attack": {"name": name_attack(job.attack), "knobs": manifests.describe_value(job.knobs)},
         "p": manifests.describe_value(job.p),
         "dtype": job.dtype,
-        **({"compile": True} if job.compile else {}),  # left out otherwise: runs made before there was a choice go on
+        **(
+            {"compile": True} if job.compile else {}
+        ),  # otherwise left out: runs from before this option existed can be resumed
         "seed": job.seed,
         "skip_misclassified": job.skip_misclassified,
         "perturbations": job.keep_perturbations,
@@ -295,7 +287,7 @@ def _identify(job: engines.Job, samples: Data, selection: Ints) -> dict[str, Any
 def _tell_story(
     source: Source, samples: Data, data: Any, *, split: str, size: int | None, arch: Any
 ) -> dict[str, Any]:  # fmt: skip
-    """Where model and data came from, to find them again; the hashes say whether they are the same."""
+    """Where model and data came from, to find them again; the hashes in the identity say if they are the same."""
     return {
         "model": {"spec": source.spec, "arch": arch if isinstance(arch, str) else None},
         "data": {
@@ -306,7 +298,7 @@ def _tell_story(
 
 
 def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
-    """A size that keeps a processor busy without filling the memory: fewer samples the larger they are."""
+    """A size that keeps the device busy without filling the memory: the larger the samples, the fewer at once."""
     if not (isinstance(asked, str) and asked == "auto"):
         if as_whole(asked) is None:
             raise InputError(f"batch_size must be a whole number or 'auto', got {asked!r:.80}.")
@@ -318,29 +310,27 @@ def _choose_batch_size(asked: int | str, samples: Data, device: str) -> int:
 
 
 def _choose_engine(
-    engine: str, job: engines.Job, source: Source, workers: int | None, ray_address: str | None
-) -> Callable[[Iterator[engines.Batch]], Iterator[Group]]:
+    engine: str, job: Job, source: Source, workers: int | None, ray_address: str | None
+) -> Callable[[Iterator[Batch]], Generator[Group, None, None]]:
     if not isinstance(engine, str) or engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
     if workers is not None:
         workers = check_count(workers, "workers")
     if engine == "ray":
         if ray_address is not None:
-            engines.check_address(ray_address)  # now, not when everything else is ready
-        return lambda plan: engines.run_on_ray(job, plan, workers, ray_address)
+            check_address(ray_address)  # fail now, not after everything else is ready
+        return lambda plan: run_on_ray(job, plan, workers, ray_address)
     if ray_address is not None:
         raise InputError(f"a Ray address was given ({ray_address}), but the engine is {engine}.", hint="--engine ray.")
     if workers is not None and workers > 1:
-        return lambda plan: engines.run_in_processes(job, plan, workers)
-    return lambda plan: engines.run_here(job, plan, source.module)
+        return lambda plan: run_in_processes(job, plan, workers)
+    return lambda plan: run_here(job, plan, source.module)
 
 
-def _plan(
-    samples: Data, selection: Ints, writer: RunWriter, together: int, stop: threading.Event
-) -> Iterator[engines.Batch]:
-    """The batches that are not done, cut from the selection at fixed places, read when they are asked for."""
+def _plan(samples: Data, selection: Ints, writer: RunWriter, together: int, stop: threading.Event) -> Iterator[Batch]:
+    """The unfinished batches, cut from the selection at fixed places and read when they are needed."""
     labels = samples.labels
-    # Asked once, before anything runs: what is written meanwhile is on its way, and must not be planned again.
+    # A copy from before anything runs: rows written since then belong to batches that were planned already.
     done = writer.done.copy()
     for start in range(0, len(selection), together):
         if stop.is_set():
@@ -348,11 +338,11 @@ def _plan(
         chunk = selection[start : start + together]
         index = chunk[~done[chunk]].tolist()
         if index:
-            yield engines.Batch(index, np.asarray(samples.batch(index)), labels[index].tolist())
+            yield Batch(index, np.asarray(samples.batch(index)), labels[index].tolist())
 
 
 class _Tally:
-    """What progress tells, kept up row by row, so that nothing grows with the number of samples."""
+    """The figures of `Progress`, updated row by row, so that memory does not grow with the number of samples."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -384,8 +374,8 @@ class _Tally:
 
 
 @contextmanager
-def _stopping_politely(on_stop: Callable[[], None]) -> Iterator[threading.Event]:
-    """The first Ctrl-C sets the event and lets the batch end; the second one stops at once."""
+def _stopping_after_batch(on_stop: Callable[[], None]) -> Iterator[threading.Event]:
+    """The first Ctrl-C sets the event, and the batch is finished; the second one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may handle signals

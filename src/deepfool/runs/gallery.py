@@ -29,8 +29,9 @@ from deepfool import cache
 from deepfool.attacks.shared.adversarial import Status
 from deepfool.datasets import Data
 from deepfool.errors import DataError, DeepFoolError, RunError
-from deepfool.runs.engines import Batch, Job, Worker
-from deepfool.runs.records import Floats, Ints, Records, Row, Run, read_shard
+from deepfool.runs.records import Run, read_shard
+from deepfool.runs.rows import Floats, Ints, Records, Row
+from deepfool.runs.worker import Batch, Job, Worker
 
 Array = np.ndarray[Any, Any]
 Levels = np.ndarray[Any, np.dtype[np.uint8]]

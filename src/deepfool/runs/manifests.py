@@ -1,8 +1,8 @@
-"""What a run is: the part that must be the same when it goes on, and the part that only tells its story.
+"""The manifest of a run: its identity, which must be the same when the run is resumed, and its history.
 
-`identity` holds everything that the rows depend on: the hashes of model and data, which samples, the attack with all
-its knobs, the norm, the precision, the seed, the version of this package. The rest of a manifest says where model and
-data came from, and lists the sessions: each time the run was started, on what machine, with which versions.
+`identity` holds everything that the rows depend on: the hashes of model and data, the samples, the attack with all its
+knobs, the norm, the precision, the seed, the version of this package. The rest of a manifest says where model and data
+came from, and lists the sessions: each time the run was started, on which machine, with which versions.
 
 JSON has no infinity: in a manifest it is written as the text "inf" (p = inf is common); NaN as "nan".
 """
@@ -26,7 +26,7 @@ from deepfool.attacks.shared.arguments import as_whole, check_count
 from deepfool.errors import InputError
 
 FORMAT = 1
-"""Raised when the layout of a run folder changes."""
+"""Increased when the layout of a run folder changes."""
 
 
 def describe_value(value: Any) -> Any:
@@ -61,7 +61,7 @@ def _describe_array(value: torch.Tensor) -> Any:
 
 
 def read_number(value: Any) -> float:
-    """A number out of a manifest.
+    """A number from a manifest.
 
     >>> read_number("inf"), read_number(2)
     (inf, 2.0)
@@ -70,7 +70,7 @@ def read_number(value: Any) -> float:
 
 
 def format_indices(indices: Iterable[int]) -> str:
-    """Indices as text, runs of neighbours joined; the order is kept.
+    """Indices as text, with consecutive ones joined, in the given order.
 
     >>> format_indices([0, 1, 2, 7, 9, 10])
     '0-2,7,9-10'
@@ -90,7 +90,7 @@ def format_indices(indices: Iterable[int]) -> str:
 
 
 def parse_indices(text: str, *, count: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Indices out of text such as `0-99,205`; with `count`, those that are not below it are refused.
+    """Indices from text such as `0-99,205`; with `count`, indices that are too large are refused.
 
     >>> parse_indices("0-2,7").tolist()
     [0, 1, 2, 7]
@@ -107,12 +107,12 @@ def parse_indices(text: str, *, count: int | None = None) -> np.ndarray[Any, np.
     for part in text.split(",") if text else []:
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
-        # 18 digits: what fits in an int64, and a text that int() takes.
+        # At most 18 digits, which fit in an int64.
         whole = all(each.isdecimal() and len(each) <= 18 for each in (first, last))
         if not whole or int(last) < int(first):
             raise InputError(f"indices must look like 0-99,205, got {text!r:.80}.")
         start, stop = int(first), int(last) + 1
-        if count is not None and stop > count:  # before a range that nobody could hold is laid out
+        if count is not None and stop > count:  # before a range too large for memory is created
             raise _outside(max(start, count), count)
         parts.append(np.arange(start, stop, dtype=np.int64))
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -129,9 +129,9 @@ def select(
     indices: Sequence[int] | str | None = None,
     shard: tuple[int, int] | None = None,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Which of `count` samples to take: the given ones (or all), the first `limit` of them, of those the i-th n-th.
+    """Which of `count` samples to use: `indices` (or all), the first `limit` of them, and shard i of n of those.
 
-    Shards are counted from 1 and hold neighbours; the shards of a selection make it up without overlap.
+    Shards are counted from 1. Each holds consecutive samples; together they cover the selection without overlap.
 
     >>> select(10, limit=7, shard=(2, 3)).tolist()
     [3, 4]
@@ -141,16 +141,16 @@ def select(
     else:
         given = parse_indices(indices, count=count) if isinstance(indices, str) else _read_whole(indices, count)
         _, firsts = np.unique(given, return_index=True)
-        chosen = given[np.sort(firsts)]  # a sample is measured once, however often it was named
+        chosen = given[np.sort(firsts)]  # each sample once, even if it is listed twice
     if limit is not None:
         chosen = chosen[: check_count(limit, "limit")]
     if shard is not None:
         i, n = _read_shard(shard)
-        size, longer = divmod(len(chosen), n)  # the first parts are longer by one
+        size, longer = divmod(len(chosen), n)  # the first shards have one more
         start = (i - 1) * size + min(i - 1, longer)
         chosen = chosen[start : start + size + (i <= longer)]
     if not len(chosen):
-        raise InputError("no sample is left to measure.", hint=f"there are {count} samples in the data.")
+        raise InputError("no sample is left to measure.", hint=f"the data has {count} samples.")
     return chosen
 
 
@@ -163,7 +163,7 @@ def _read_shard(shard: Any) -> tuple[int, int]:
 
 
 def _read_whole(indices: Sequence[int], count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Indices out of a list or an array; what is not a whole number is not rounded to one."""
+    """Indices from a list or an array; fractions are refused, not rounded."""
     try:
         given = np.asarray(indices)
     except (TypeError, ValueError, RuntimeError):  # ragged, or on another device
@@ -184,11 +184,11 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "data.name": (str, type(None)), "data.split": str, "data.size": (int, type(None)), "data.classes": list,
     "sessions": list,
 }  # fmt: skip
-"""What readers of a manifest rely on."""
+"""The entries that readers of a manifest need, and their types."""
 
 
 def find_gap(manifest: Mapping[str, Any]) -> str:
-    """What a manifest lacks that its readers rely on, in words; an empty text if it lacks nothing.
+    """What is missing or wrong in a manifest; an empty text if nothing is.
 
     >>> find_gap({"format": 1, "samples": "many"})
     'identity.model.sha256 is missing'
@@ -209,7 +209,7 @@ def find_gap(manifest: Mapping[str, Any]) -> str:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What two identities disagree on, one line each.
+    """Where two identities differ, one line each.
 
     >>> differences({"seed": 0, "attack": {"name": "deepfool"}}, {"seed": 1, "attack": {"name": "deepfool"}})
     ['seed: 0 in the folder, 1 now']
@@ -238,7 +238,7 @@ def _show(flat: Mapping[str, Any], key: str) -> str:
 
 
 def describe_session(**facts: Any) -> dict[str, Any]:
-    """Where and how this session runs; the facts of the caller (device, engine, ...) go in as they are.
+    """Where and how this session runs; facts from the caller (device, engine, ...) are added as they are.
 
     >>> sorted(describe_session(device="cpu"))[:3]
     ['command', 'cpus', 'deepfool']
@@ -258,7 +258,7 @@ def describe_session(**facts: Any) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, in UTC, to the second.
+    """The current time in UTC, to the second.
 
     >>> now()[-6:]
     '+00:00'

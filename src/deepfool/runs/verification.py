@@ -1,10 +1,10 @@
-"""Check a run again from the perturbations it stored: norms and labels, in other precisions, batches and roundings."""
+"""Check a run again from its stored perturbations: norms and labels, in other precisions and batch sizes, rounded."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,49 +13,51 @@ import torch
 from torch import Tensor
 
 from deepfool.classifier import Classifier
+from deepfool.classifier.classifier import OUTPUTS
 from deepfool.datasets import Data, load
-from deepfool.runs.engines import DTYPES
 from deepfool.errors import DeepFoolError, RunError
-from deepfool.runs.evaluation import choose_device
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import norm
-from deepfool.runs.records import Row, Run, refuse_code
+from deepfool.runs.execution import choose_device
+from deepfool.runs.records import Run, refuse_code
+from deepfool.runs.rows import Row
+from deepfool.runs.worker import DTYPES
 
 TOLERANCE = 1e-5
-"""By how much, relatively, a norm may differ from the one in its row."""
+"""Largest relative difference allowed between a norm and the one in its row."""
 
 
 @dataclass
 class Trial:
-    """One way of looking at x + r again."""
+    """One way to evaluate x + r again."""
 
     name: str
     what: str
     tried: int = 0
     changed: int = 0
-    """Still another label than the one at x: the perturbation survives."""
+    """The label still differs from the one at x: the perturbation works."""
     same: int = 0
-    """The very label that the row says."""
+    """The label is the one in the row."""
     lost: list[int] = field(default_factory=list)
-    """The first samples that do not survive."""
+    """The first samples whose perturbation does not work."""
     skipped: str = ""
-    """Why it could not be done."""
+    """Why the trial was not possible."""
 
 
 @dataclass
 class Verification:
-    """What came out, over the rows that say FOOLED."""
+    """The outcome, for the rows marked FOOLED."""
 
     rows: int = 0
     fooled: int = 0
     wrong_norms: list[int] = field(default_factory=list)
     wrong_labels: list[int] = field(default_factory=list)
-    """Samples whose label at x itself is not the one of the row."""
+    """Samples whose label at x is not the one in the row."""
     trials: list[Trial] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        """Whether norms and labels are as the rows say, in the precision that the run had."""
+        """Whether norms and labels match the rows, in the precision of the run."""
         own = self.trials[0]
         return not self.wrong_norms and not self.wrong_labels and own.changed == own.tried == self.fooled
 
@@ -76,11 +78,11 @@ def verify(
     may_run_code: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verification:
-    """Recompute norms and labels of a run that kept its perturbations.
+    """Recompute the norms and labels of a run that stored its perturbations.
 
-    `model` and `data` are needed only if the run was made from objects; whatever they are, they must have the hashes
-    of the manifest. `batch_size` is that of the trial in another batch size. A model that the manifest names as code
-    (`py:`) is run only if `may_run_code`.
+    `model` and `data` are needed only if the run was made from objects; they must have the hashes in the manifest.
+    `batch_size` is for the trial in another batch size. If the manifest names code as the model (`py:`), it is run
+    only with `may_run_code`.
 
     >>> import tempfile
     >>> from deepfool import evaluate
@@ -92,8 +94,10 @@ def verify(
     source, samples = find_subjects(run, model, data, may_run_code=may_run_code)
     device = choose_device(device)
     own = DTYPES[run.identity["dtype"]]
-    threshold = run.identity["attack"]["knobs"].get("threshold")
-    trials = _make_trials(source, device, own, threshold, batch_size)
+    knobs = run.identity["attack"]["knobs"]
+    outputs = knobs.get("outputs")
+    reading = {"threshold": knobs.get("threshold"), "outputs": outputs if outputs in OUTPUTS else "auto"}
+    trials = _make_trials(source, device, own, reading, batch_size)
     found = Verification(trials=[trial for trial, _ in trials])
     for rows, r in run.perturbations():
         found.rows += len(rows)
@@ -107,16 +111,17 @@ def verify(
 
 
 def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False) -> tuple[Source, Data]:
-    """The model and the data of a run, from where the manifest says or from what the caller gives.
+    """The model and the data of a run, as named in the manifest or as given by the caller.
 
-    A model that the manifest names as code is refused unless `may_run_code`; one that the caller gives is theirs.
+    If the manifest names code as the model, it is refused without `may_run_code`; a model from the caller is trusted.
     """
     about, where = run.manifest["model"], run.manifest["data"]
     if model is None and not may_run_code:
         refuse_code(run, "model")
     if data is None and where["spec"] is None:
-        raise RunError(f"{run.folder} was made from data in memory.", hint="give the data as well (--data).")
-    samples = load(where["spec"] if data is None else data, split=where["split"], size=where["size"])
+        raise RunError(f"{run.folder} was made from data in memory.", hint="give the data too (--data).")
+    spec = where["spec"] if data is None else data
+    samples = load(spec, split=where["split"], size=where["size"]) if isinstance(spec, str) else load(spec)
     try:
         source = resolve(about["spec"], arch=about["arch"]) if model is None else resolve(copy.deepcopy(model))
     except DeepFoolError as error:
@@ -124,7 +129,7 @@ def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False
             raise
         raise RunError(
             f"the model of {run.folder} cannot be built from {about['spec']!r}: {error}",
-            hint="if it was a module, give the model as well (--model).",
+            hint="if it was a module, give the model too (--model).",
         ) from error
     for name, now, then in (
         ("model", source.fingerprint, run.identity["model"]["sha256"]),
@@ -132,8 +137,8 @@ def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False
     ):
         if now != then:
             raise RunError(
-                f"the {name} is not that of the run: expected {then[:16]}, got {now[:16]}.",
-                hint="name the one that was measured: --model, --data.",
+                f"the {name} is not the one of the run: expected {then[:16]}, got {now[:16]}.",
+                hint="give the one that was measured: --model, --data.",
             )
     return source, samples
 
@@ -143,11 +148,11 @@ _Look = Callable[[Tensor, Tensor], Tensor]
 
 
 def _make_trials(
-    source: Source, device: str, own: torch.dtype, threshold: float | None, batch_size: int
+    source: Source, device: str, own: torch.dtype, reading: Mapping[str, Any], batch_size: int
 ) -> list[tuple[Trial, _Look | None]]:
-    """The trials, the first of them in the run's own precision; a model that cannot do one says why."""
+    """The trials, the first one in the precision of the run; a trial that the model does not allow says why."""
     name = str(own).removeprefix("torch.")
-    f = _build(source, device, own, threshold)
+    f = _build(source, device, own, reading)
     trials: list[tuple[Trial, _Look | None]] = [(Trial(name, f"x + r in {name}, as it was measured"), _looking(f, own))]
     for dtype in (torch.float32, torch.float64):
         if dtype == own:
@@ -156,17 +161,17 @@ def _make_trials(
         trial = Trial(name, f"x + r in {name}")
         look = None
         try:
-            look = _looking(_build(source, device, dtype, threshold), dtype)
+            look = _looking(_build(source, device, dtype, reading), dtype)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             trial.skipped = str(error).splitlines()[0]
         trials.append((trial, look))
-    trials.append((Trial("batch", f"x + r in batches of {batch_size} or less"), _looking(f, own, batch_size)))
-    trials.append((Trial("8-bit", "x + r cut to [0, 1] and rounded to 8 bits"), _looking(f, own, rounding=True)))
+    trials.append((Trial("batch", f"x + r in batches of at most {batch_size}"), _looking(f, own, batch_size)))
+    trials.append((Trial("8-bit", "x + r clipped to [0, 1] and rounded to 8 bits"), _looking(f, own, rounding=True)))
     return trials
 
 
-def _build(source: Source, device: str, dtype: torch.dtype, threshold: float | None) -> Classifier:
-    return Classifier(copy.deepcopy(source.module).to(device=device, dtype=dtype), threshold=threshold)
+def _build(source: Source, device: str, dtype: torch.dtype, reading: Mapping[str, Any]) -> Classifier:
+    return Classifier(copy.deepcopy(source.module).to(device=device, dtype=dtype), **reading)
 
 
 def _looking(f: Classifier, dtype: torch.dtype, batch_size: int | None = None, rounding: bool = False) -> _Look:
@@ -181,7 +186,7 @@ def _looking(f: Classifier, dtype: torch.dtype, batch_size: int | None = None, r
 
 
 def _cut(y: Tensor, batch_size: int | None) -> Sequence[Tensor]:
-    """A batch as parts of another size than its own."""
+    """A batch in parts of another size than its own."""
     if batch_size is None:
         return [y]
     if len(y) == 1:
@@ -207,7 +212,7 @@ def _verify_batch(
         if look is None:
             continue
         if trial.name == "8-bit" and (float(x.min()) < 0 or float(x.max()) > 1):
-            trial.skipped = "the inputs do not lie in [0, 1]: they are no pictures"
+            trial.skipped = "the inputs do not lie in [0, 1], so they are not images"
             continue
         try:
             now = look(x, r)
@@ -222,7 +227,7 @@ def _verify_batch(
 
 
 def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, p: float) -> list[int]:
-    """The samples whose stored norms are not those of what is there."""
+    """The samples whose norms in the rows differ from those of the stored r, or of x."""
     wrong: set[int] = set()
     for side, values in (("r", r), ("x", x)):
         flat = values.flatten(1).double()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from deepfool.models.building import require
+from deepfool.errors import require
 
 T = TypeVar("T")
 

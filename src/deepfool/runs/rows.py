@@ -1,0 +1,208 @@
+"""A row: what was measured for one sample. Its checks, and the rows as columns.
+
+A row has `index`, `label` (the predicted class, which the attack leaves), `true_label` (null if unknown), `adv_label`,
+`status`, `iterations`, `r_p` and `x_p` (the norms of r and x, in the norm of the attack), `r_l1`, `r_l2`, `r_linf`,
+`x_l1`, `x_l2`, `x_linf`, `forwards`, `backwards`, `seconds` (its share of the time of its batch), `batch` (the size of
+that batch), and `reason` if it was not fooled or the attack has a remark. JSON has no infinity: the norms of r are null
+where no perturbation was found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deepfool.attacks.shared.adversarial import Status
+
+Row = dict[str, Any]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+NORMS = ("p", "l1", "l2", "linf")
+"""The norms in a row; "p" is the norm of the attack."""
+
+TIMING = ("seconds",)
+"""What differs every time a run is repeated."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one batch, with their perturbations if those are stored."""
+
+    rows: Sequence[Row]
+    r: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Records:
+    """The rows as columns, for the metrics.
+
+    >>> row = {"index": 3, "label": 7, "adv_label": 9, "status": "FOOLED", "r_p": 1.0, "x_p": 10.0}
+    >>> records = Records.of([row, {"index": 4, "label": 1, "status": "STUCK", "x_p": 8.0}], p=2)
+    >>> len(records), records.ratio("p").tolist(), records.censored.tolist()
+    (2, [0.1, inf], [False, True])
+    """
+
+    index: Ints
+    label: Ints
+    true_label: Ints
+    """-1 if unknown."""
+    adv_label: Ints
+    status: Ints
+    iterations: Ints
+    forwards: Ints
+    backwards: Ints
+    seconds: Floats
+    r: dict[str, Floats]
+    """The norms of r by name (`NORMS`); infinite where no perturbation was found."""
+    x: dict[str, Floats]
+    p: float
+
+    @staticmethod
+    def of(rows: Iterable[Row], p: float) -> Records:
+        """Columns from rows; a row may leave out fields that are not needed."""
+        whole = {name: array("q") for name in _WHOLE}
+        real = {f"{side}_{norm}": array("d") for side in "rx" for norm in NORMS} | {"seconds": array("d")}
+        status = whole["status"]
+        # Look these up once, not for each of a million rows.
+        fill: list[tuple[str, float, Callable[[Any], None]]] = [
+            (name, _WHOLE[name], column.append) for name, column in whole.items() if column is not status
+        ]
+        fill += [(name, math.inf if name.startswith("r_") else math.nan, real[name].append) for name in real]
+        for row in rows:
+            status.append(_CODES[row["status"]])
+            for name, default, append in fill:
+                value = row.get(name)
+                append(default if value is None else value)
+        ints = {name: np.array(column, np.int64) for name, column in whole.items()}
+        floats = {name: np.array(column, np.float64) for name, column in real.items()}
+        return Records(
+            **ints,
+            seconds=floats["seconds"],
+            r={norm: floats[f"r_{norm}"] for norm in NORMS},
+            x={norm: floats[f"x_{norm}"] for norm in NORMS},
+            p=p,
+        )
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def fooled(self) -> Bools:
+        return np.asarray(self.status == Status.FOOLED)
+
+    @property
+    def censored(self) -> Bools:
+        """The search failed: the distance is unknown."""
+        return np.asarray((self.status == Status.STUCK) | (self.status == Status.EXHAUSTED))
+
+    @property
+    def misclassified(self) -> Bools:
+        """Misclassified before the attack, if the true label is known."""
+        return np.asarray(
+            ((self.true_label >= 0) & (self.true_label != self.label)) | (self.status == Status.MISCLASSIFIED)
+        )
+
+    def ratio(self, norm: str = "p") -> Floats:
+        """||r|| / ||x|| per sample; infinite if no perturbation was found, NaN if x is zero."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = self.r[norm] / self.x[norm]
+        return np.where(self.x[norm] > 0, ratios, math.nan)
+
+    def pick(self, chosen: Bools | Ints) -> Records:
+        """Some of the rows."""
+        return Records(
+            **{name: getattr(self, name)[chosen] for name in (*_WHOLE, "seconds")},
+            r={norm: column[chosen] for norm, column in self.r.items()},
+            x={norm: column[chosen] for norm, column in self.x.items()},
+            p=self.p,
+        )
+
+
+_CODES = {status.name: int(status) for status in Status}
+_WHOLE = {
+    "index": 0, "label": -1, "true_label": -1, "adv_label": -1, "status": 0, "iterations": 0, "forwards": 0,
+    "backwards": 0,
+}  # fmt: skip
+
+
+_COUNTS = ("index", "label", "iterations", "forwards", "backwards", "batch")
+_R_NORMS = tuple(f"r_{name}" for name in NORMS)
+_SIZES = (*(f"x_{name}" for name in NORMS), "seconds")
+_NUMBERS = (float, int)  # not bool, which isinstance would accept as an int
+_LARGEST, _INFINITY = 2**63 - 1, math.inf
+
+
+def find_fault(row: Any) -> str:
+    """What is wrong with a row; an empty text if nothing is. Simple tests only: it is called a million times."""
+    if type(row) is not dict:
+        return "it is not a row"
+    try:
+        for name in _COUNTS:
+            value = row[name]
+            if type(value) is not int or not 0 <= value <= _LARGEST:
+                return f"{name} must be a whole number >= 0, got {value!r:.40}"
+        for name in _SIZES:
+            value = row[name]
+            if type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
+                return f"{name} must be a finite number >= 0, got {value!r:.40}"
+        return _find_wrong_word(row) or _find_wrong_outcome(row)
+    except KeyError as error:
+        return f"it has no {error.args[0]}"
+
+
+def _find_wrong_word(row: Row) -> str:
+    true_label, adv_label = row["true_label"], row["adv_label"]
+    if true_label is not None and (type(true_label) is not int or not 0 <= true_label <= _LARGEST):
+        return f"true_label must be a whole number >= 0 or null, got {true_label!r:.40}"
+    if type(row.get("reason", "")) is not str:
+        return f"reason must be a text, got {row['reason']!r:.40}"
+    if type(adv_label) is not int or not -1 <= adv_label <= _LARGEST:
+        return f"adv_label must be a whole number, got {adv_label!r:.40}"
+    return ""
+
+
+def _find_wrong_outcome(row: Row) -> str:
+    """There are norms of r if, and only if, a perturbation was found."""
+    status = row["status"]
+    if type(status) is not str or status not in _CODES:
+        return f"status must be one of {', '.join(_CODES)}, got {status!r:.40}"
+    for name in _R_NORMS:
+        value = row[name]
+        if value is None:
+            if status == "FOOLED":
+                return f"{name} must be a finite number >= 0 where the status is FOOLED, got null"
+        elif status in ("STUCK", "EXHAUSTED"):
+            return f"{name} must be null where the status is {status}, got {value!r:.40}"
+        elif type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
+            return f"{name} must be a finite number >= 0, got {value!r:.40}"
+    if status == "FOOLED" and row["adv_label"] < 0:
+        return "adv_label must be a whole number >= 0 where the status is FOOLED"
+    return ""
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # made once: json.loads would make one for each row
+
+
+def encode_row(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of the records file."""
+    return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_row(line: bytes) -> Row:
+    """A row from a line of the records file; a ValueError if it is not a valid row."""
+    row: Row = _DECODER.decode(line.decode())
+    if fault := find_fault(row):
+        raise ValueError(fault)
+    return row

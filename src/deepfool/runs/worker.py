@@ -1,0 +1,240 @@
+"""What one worker does: it builds the model, then attacks batch after batch.
+
+Batches carry their samples, so a worker needs the model and nothing else. A model given as a spec is built by the
+worker; a module is sent to it. Workers never write: the process that started them does.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.registry import Attack, find_attack, name_attack, run_attack, takes
+from deepfool.classifier import Classifier
+from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
+from deepfool.models.sources import resolve
+from deepfool.norms import norm
+from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
+from deepfool.runs.rows import Group, Row
+
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker needs to know."""
+
+    model: Any
+    """A spec, or a module."""
+    fingerprint: str
+    """The hash that the model must have, wherever it is built."""
+    attack: str | Attack
+    p: float
+    knobs: dict[str, Any]
+    arch: Any = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = 0
+    skip_misclassified: bool = False
+    keep_perturbations: bool = False
+    may_halve: bool = True
+    """Whether a batch that does not fit in memory is split."""
+    compile: bool = False
+    """Whether to run the model through torch.compile."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples to attack together, with their indices in the data and their true labels (-1 if unknown)."""
+
+    index: list[int]
+    x: np.ndarray[Any, Any]
+    true_label: list[int]
+
+    def part(self, start: int, stop: int) -> Batch:
+        return Batch(self.index[start:stop], self.x[start:stop], self.true_label[start:stop])
+
+    def __str__(self) -> str:
+        return f"the batch of {len(self.index)} that starts with sample {self.index[0]}"
+
+
+class Worker:
+    """The model on its device, ready to attack one batch after another."""
+
+    def __init__(self, job: Job, module: nn.Module | None = None) -> None:
+        self.job = job
+        self.attack = find_attack(job.attack)
+        if module is None:
+            source = resolve(job.model, arch=job.arch)
+            if source.fingerprint != job.fingerprint:
+                raise RunError(
+                    f"a worker built another model than the one of this run: "
+                    f"expected {job.fingerprint[:16]}, got {source.fingerprint[:16]}.",
+                    hint="the workers need the same weights and the same version of deepfool.",
+                )
+            module = source.module
+        self.device = torch.device(job.device)
+        self.dtype = DTYPES[job.dtype]
+        module = module.to(device=self.device, dtype=self.dtype)
+        self.channels_last: bool | None = None if prefers_channels_last(module) else False
+        """Whether images are stored with the channels last; None: it should be faster, but was not tried yet."""
+        module = compile_model(module) if job.compile else module
+        self.f = Classifier(module, threshold=job.knobs.get("threshold"))
+        self.most: int | None = None
+        """How many samples fit in memory at once; None until memory runs out."""
+
+    def run(self, batch: Batch) -> list[Group]:
+        """Attack a batch, in pieces if it does not fit in memory."""
+        groups: list[Group] = []
+        start = 0
+        while start < len(batch.index):
+            stop = min(len(batch.index), start + (self.most or len(batch.index)))
+            found = self._try(batch.part(start, stop))
+            if found is None:
+                self._halve(stop - start, batch)
+                continue
+            groups.append(found)
+            start = stop
+        return groups
+
+    def _try(self, batch: Batch) -> Group | None:
+        """The rows of a batch, or None if it did not fit in memory."""
+        try:
+            return self._attack(batch)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, DeepFoolError) or not is_out_of_memory(error):
+                raise
+            return None
+
+    def _halve(self, size: int, batch: Batch) -> None:
+        if size == 1:
+            raise RunError(
+                f"a single sample of {batch} does not fit in the memory of {self.device}.",
+                hint="try --knob candidates=10, --dtype float16, or another --device.",
+            )
+        if not self.job.may_halve:
+            raise RunError(
+                f"{size} samples at once do not fit in the memory of {self.device}.",
+                hint="give a smaller --batch-size, or auto; finished samples are kept.",
+            )
+        self.most = size // 2
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _attack(self, batch: Batch) -> Group:
+        job = self.job
+        given = dict(job.knobs)
+        if takes(self.attack, "p"):
+            given["p"] = job.p
+        if takes(self.attack, "seed"):
+            given["seed"] = job.seed
+        if job.skip_misclassified:
+            given["labels"] = torch.tensor(batch.true_label, device=self.device)
+        begin = time.perf_counter()
+        x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        if self.channels_last is None:
+            self.channels_last = self._takes_channels_last(x[:1])
+        x = lay_out(x, channels_last=self.channels_last)
+        cuda = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            # Only from the seed and the samples: a batch gives the same rows whichever worker runs it.
+            torch.manual_seed((job.seed * 1_000_003 + batch.index[0]) % 2**63)
+            found = run_attack(self.attack, self.f, x, given)
+        self._check(found)
+        rows = make_rows(batch, x, found, job.p)
+        seconds = (time.perf_counter() - begin) / len(rows)
+        r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
+        return Group([{**row, "seconds": round(seconds, 9)} for row in rows], r)
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Whether the model accepts that layout: a `view` in it may fail. Custom attacks always get the usual one."""
+        if not isinstance(self.job.attack, str) or ":" in self.job.attack:
+            return False
+        try:
+            with self.f.frozen(), torch.no_grad():
+                self.f.model(lay_out(x, channels_last=True))
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        return True
+
+    def _check(self, found: Adversarial) -> None:
+        name = name_attack(self.job.attack)
+        if found.p != self.job.p:
+            raise InputError(
+                f"the attack {name} minimises the l{found.p:g} norm, but the run measures l{self.job.p:g}.",
+                hint=f"give --p {found.p:g} (p={found.p:g} in Python).",
+            )
+
+
+class RemoteWorker:
+    """A worker in another process. Its errors are ones that can be sent back; if it fails to start, run() says so."""
+
+    def __init__(self, job: Job, threads: int | None = None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        keep_freed_memory()
+        self._worker: Worker | None = None
+        self._error: DeepFoolError | None = None
+        try:
+            self._worker = Worker(job)
+        except Exception as error:
+            self._error = _make_portable(error)
+
+    def run(self, batch: Batch | None) -> list[Group]:
+        """Attack a batch; None only checks that the worker is ready."""
+        if self._worker is None:
+            raise self._error or RunError("the worker did not start.")
+        try:
+            return [] if batch is None else self._worker.run(batch)
+        except Exception as error:
+            raise _make_portable(error) from error
+
+
+def _make_portable(error: Exception) -> DeepFoolError:
+    """An error that can be pickled, which those of a model or an attack may not be."""
+    return error if isinstance(error, DeepFoolError) else RunError(f"a worker raised {type(error).__name__}: {error}")
+
+
+def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row]:
+    """The rows of a batch. Norms are computed here, in float64, from the r that the attack returned.
+
+    >>> x = torch.zeros(1, 2)
+    >>> from deepfool import deepfool
+    >>> found = deepfool(torch.nn.Linear(2, 2), x)
+    >>> make_rows(Batch([5], x.numpy(), [-1]), x, found, 2)[0]["index"]
+    5
+    """
+    sizes = {"l1": 1.0, "l2": 2.0, "linf": math.inf, "p": p}
+    r_flat, x_flat = (each.detach().flatten(1).double() for each in (found.r, x))
+    r_norms = {name: norm(r_flat, size).tolist() for name, size in sizes.items()}
+    x_norms = {name: norm(x_flat, size).tolist() for name, size in sizes.items()}
+    whole = {
+        name: getattr(found, name).tolist() for name in ("label", "adv_label", "iterations", "forwards", "backwards")
+    }
+    rows = []
+    for i, status in enumerate(found.status.tolist()):
+        known = status in (Status.FOOLED, Status.MISCLASSIFIED)
+        row: Row = {
+            "index": batch.index[i],
+            "true_label": batch.true_label[i] if batch.true_label[i] >= 0 else None,
+            **{name: values[i] for name, values in whole.items()},
+            "status": Status(status).name,
+            **{f"r_{name}": values[i] if known and math.isfinite(values[i]) else None
+               for name, values in r_norms.items()},
+            **{f"x_{name}": values[i] for name, values in x_norms.items()},
+        }  # fmt: skip
+        if found.reason[i]:
+            row["reason"] = found.reason[i]
+        rows.append(row)
+    return rows
