@@ -86,7 +86,7 @@ def test_other_weights_are_refused(tmp_path):
     data = load("mnist-sample")
     run = evaluate(resolve("fc500-mnist").module, data, out=tmp_path / "run", limit=20)
     found = make_gallery(run, run.records(), model="lenet-mnist", data=data)
-    assert "the model is not that of the run" in found.notes[0]
+    assert "the model is not the one of the run" in found.notes[0]
 
 
 def test_code_is_not_run_unasked(tmp_path, monkeypatch):
