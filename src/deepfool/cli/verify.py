@@ -50,7 +50,7 @@ def verify_run(
 
 
 def _keep(folder: Path, found: Verification) -> None:
-    """Store the outcome in the run folder, for the report; if that is not possible, go on without it."""
+    """Store the outcome in the run folder, for the report; a folder that cannot be written is not an error."""
     from deepfool import cache
     from deepfool.errors import DataError
     from deepfool.reporting.provenance import VERIFICATION

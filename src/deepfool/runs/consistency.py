@@ -73,13 +73,13 @@ def list_cautions(facts: Mapping[str, Any]) -> list[str]:
     much = f" (by {size:.2g} of their size)" if isinstance(size, float) and size > 0 else ""
     if facts.get("repeatable") is False:
         return [
-            f"the model gave other scores for the same inputs when it was asked again{much}: it draws at random, and "
-            f"so do the distances."
+            f"the model gave other scores for the same inputs when it was called again{much}: it is random, and so "
+            f"are the distances."
         ]
     if facts.get("independent") is False:
         return [
-            f"the scores of a sample depend on the others in its batch{much}: so do the distances. Normalisation that "
-            f"takes the statistics of the batch does this."
+            f"the scores of a sample depend on the others in its batch{much}: so do the distances. Normalisation with "
+            f"batch statistics does this."
         ]
     return []
 
