@@ -30,7 +30,7 @@ fuzz: $(VENV)/.tested
 NUMERIC  := tests/attacks tests/models $(filter-out tests/test_docs.py tests/test_examples.py tests/test_layout.py \
               tests/test_packaging.py, $(wildcard tests/test_*.py)) src
 VARIANTS := "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2" "ONEDNN_MAX_CPU_ISA=SSE41" "MKL_CBWR=COMPATIBLE" \
-            "OMP_NUM_THREADS=1 DEEPFOOL_TEST_THREADS=1" "OMP_NUM_THREADS=2 DEEPFOOL_TEST_THREADS=2"
+            "OMP_NUM_THREADS=1 DEEPFOOL_TEST_THREADS=1" "OMP_NUM_THREADS=2 DEEPFOOL_TEST_THREADS=2 OMP_WAIT_POLICY=passive"
 test-portable: $(VENV)/.tested
 	@for variant in $(VARIANTS); do \
 		echo "== $$variant"; env $$variant $(BIN)/pytest -m "not slow" $(NUMERIC) || exit 1; \

@@ -17,6 +17,14 @@ def needs_a_compiler(test):
     return pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")(test)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def empty_compiler_cache(tmp_path_factory):
+    """torch.compile keeps code between processes, and takes up what it compiled for another instruction set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
 def test_the_layout_that_pays_is_that_of_the_wide_convolutions():
     assert prefers_channels_last(load("nin-cifar10"))
     assert not prefers_channels_last(load("lenet-mnist"))
