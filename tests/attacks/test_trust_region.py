@@ -144,7 +144,7 @@ def test_gradient_masked_networks_are_fooled_or_flagged(how):
 
 def test_what_it_cannot_do_is_said(fixed_random_stream):
     model, x = mlp((6, 16, 5), nn.Tanh), torch.rand(3, 6, dtype=torch.float64)
-    with pytest.raises(InputError, match="p = 1, 2 or inf, got 3"):
+    with pytest.raises(InputError, match="p = 1, 2 and inf, got 3"):
         smallest(model, x, p=3)
     with pytest.raises(InputError, match="budget must be a whole number >= 10"):
         smallest(model, x, budget=3)

@@ -130,6 +130,8 @@ class Walk:
         self.fooled = torch.zeros_like(asked.label, dtype=torch.bool)
         in_box = asked.lower is not None and start is None and asked.p >= 2
         self.shares = torch.tensor([*IN_BOX, 1.0]).to(asked.x_0) if in_box else None
+        self.rest = torch.zeros_like(self.r) if in_box else self.r
+        """(n, d): what was left out of a shortened step."""
 
     def step(self, rows: Tensor, *, last: bool = False) -> Tensor:
         """One round of the loop; returns the samples that are not fooled yet. The `last` step is never shortened."""
@@ -155,7 +157,11 @@ class Walk:
             consider_nearest(linear, self.slopes, tangent)
         else:
             linear.consider(linear.everyone, asked.goal.classes(rows, z, self.candidates), tangent)
-        going = self._look_back(rows, r, z) & linear.settle_stuck()
+        going = self._look_back(rows, r, z)
+        stuck = going & ~linear.has_step()
+        stuck &= ~self._take_rest(rows, stuck, linear)
+        linear.give_up(stuck)
+        going &= ~stuck
         return (rows, linear.nearest.step) if bool(going.all()) else (rows[going], linear.nearest.step[going])
 
     def advance(self, rows: Tensor, r_i: Tensor, *, last: bool = False) -> Tensor:
@@ -164,6 +170,7 @@ class Walk:
         tested = rows
         if self.shares is not None and not last:
             share = self.shares[self.i[rows].clamp_max(len(self.shares) - 1)]
+            self.rest[rows] = (1 - share)[:, None] * r_i
             r_i, tested = share[:, None] * r_i, rows[share == 1]  # the others are seen by the next linearisation
         self.r[rows] += r_i
         self.i[rows] += 1
@@ -190,7 +197,21 @@ class Walk:
         """Which samples continue: after a shortened step, which was not tested, a sample may be fooled already."""
         going = torch.ones_like(rows, dtype=torch.bool)
         if self.shares is not None:
-            seen = ((self.i[rows] > 0) & (self.i[rows] < len(self.shares))).nonzero()[:, 0]
+            seen = self._shortened(rows).nonzero()[:, 0]
             self.fooled[rows[seen]] = self.task.best.report(rows[seen], r[seen], z[seen])
             going[seen] = ~self.fooled[rows[seen]]
         return going
+
+    def _take_rest(self, rows: Tensor, stuck: Tensor, linear: Linearisation) -> Tensor:
+        """Where there is no way on from a shortened step, the rest of it is the next one; returns where that is so."""
+        if self.shares is None:
+            return torch.zeros_like(stuck)
+        rest = stuck & self._shortened(rows)
+        linear.nearest.step[rest] = self.rest[rows[rest]]
+        self.i[rows[rest]] = len(self.shares)
+        return rest
+
+    def _shortened(self, rows: Tensor) -> Tensor:
+        """Whether the last step of these samples was shortened."""
+        assert self.shares is not None
+        return (self.i[rows] > 0) & (self.i[rows] < len(self.shares))

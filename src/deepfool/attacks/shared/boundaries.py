@@ -123,14 +123,16 @@ class Linearisation:
             self.nearest.offer(at, classes[:, columns], part.abs(), w, free)
         return torch.cat(lengths, 1)
 
-    def settle_stuck(self) -> Tensor:
-        """Which samples have a step to take; the others end as STUCK, with the reason."""
-        scored, length = self.z.isfinite().all(1), norm(self.nearest.step, math.inf)
-        usable = (self.nearest.l_hat >= 0) & (length > 0) & length.isfinite() & scored
-        for j in (~usable).nonzero()[:, 0].tolist():
-            why = _explain(bool(scored[j]), bool(self._finite[j]), bool(self._sloped[j]))
+    def has_step(self) -> Tensor:
+        """Which samples have a step to take."""
+        length = norm(self.nearest.step, math.inf)
+        return (self.nearest.l_hat >= 0) & (length > 0) & length.isfinite() & self.z.isfinite().all(1)
+
+    def give_up(self, stuck: Tensor) -> None:
+        """These samples have no step to take: they end as STUCK, with the reason."""
+        for j in stuck.nonzero()[:, 0].tolist():
+            why = _explain(bool(self.z[j].isfinite().all()), bool(self._finite[j]), bool(self._sloped[j]))
             self.task.best.give_up(self.rows[j : j + 1], Status.STUCK, why)
-        return usable
 
 
 def _explain(scores_finite: bool, gradient_finite: bool, sloped: bool) -> str:

@@ -111,8 +111,9 @@ def run(
 
     p = check_p(p)
     if norms is not None and p not in norms:
-        known = ", ".join(f"{each:g}" for each in norms)
-        raise InputError(f"this attack works in the norms p = {known}, got {p:g}.", hint="deepfool takes any p >= 1.")
+        name = body.__qualname__.partition(".")[0]  # the body is defined inside its attack
+        known = ", ".join(f"{each:g}" for each in norms[:-1]) + f" and {norms[-1]:g}"
+        raise InputError(f"{name} works in the norms p = {known}, got {p:g}.", hint="deepfool takes any p >= 1.")
     check_inputs(x)
     tighten = check_flag(tighten, "tighten")
     check_threshold(shared.get("threshold"))
