@@ -46,23 +46,34 @@ class Tangent:
                 self._graph = f(self.x)
             self._at_hidden = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
         self.scores = self._graph.detach()
+        self._rows: Tensor | None = None
         if not self._graph.requires_grad:
             raise ModelError(
                 "the scores do not depend on the input in a way that torch can differentiate.",
                 hint="look for .detach(), .item(), numpy or torch.no_grad() inside the model.",
             )
 
+    def narrow(self, rows: Tensor) -> Tangent:
+        """The same linearisation, of these samples only: scores and rows are theirs. Nothing is computed again.
+
+        >>> tangent = Tangent(Classifier(torch.nn.Linear(4, 3)), torch.zeros(5, 4)).narrow(torch.tensor([1, 4]))
+        >>> tangent.scores.shape
+        torch.Size([2, 3])
+        """
+        self._rows, self.scores = rows, self.scores[rows]
+        return self
+
     def difference_rows(self, classes: Tensor, reference: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield (columns of `classes`, gradients (n, columns, features)) of f_class - f_reference, chunk by chunk.
 
         `classes` is (n, k), `reference` (n,). The graph is freed with the last chunk.
         """
-        n, k = classes.shape
+        k = classes.shape[1]
         size = self.rows_at_once(k)
         for start in range(0, k, size):
             columns = slice(start, min(start + size, k))
             rows = self._pull_back(self._seeds(classes[:, columns], reference), keep=columns.stop < k)
-            yield columns, rows.reshape(len(rows), n, -1).transpose(0, 1)
+            yield columns, self._of_samples(rows.reshape(len(rows), len(self.x), -1)).transpose(0, 1)
 
     def row(self, seeds: Tensor) -> Tensor:
         """The gradient (n, features) of one combination of the scores per sample, `seeds` (n, c); frees the graph.
@@ -95,7 +106,7 @@ class Tangent:
             if rows is None:  # no batching rule
                 self.f.hidden_layer = None
                 return None
-            slopes.append(norm(rows.reshape(len(rows), n, -1), 2))
+            slopes.append(norm(self._of_samples(rows.reshape(len(rows), len(self.x), -1)), 2))
         return torch.cat(slopes).T
 
     def rows_at_once(self, k: int) -> int:
@@ -106,9 +117,17 @@ class Tangent:
     def _seeds(self, classes: Tensor, reference: Tensor) -> Tensor:
         """(k, n, c): what to pull back for the gradients of f_class - f_reference, `classes` being (n, k)."""
         n, k = classes.shape
-        seeds = torch.zeros(k, *self.scores.shape, dtype=self.scores.dtype, device=self.scores.device)
+        seeds = torch.zeros(k, n, self.scores.shape[1], dtype=self.scores.dtype, device=self.scores.device)
         seeds.scatter_(2, classes.T.unsqueeze(-1), 1.0)
-        return seeds.scatter_add_(2, reference.view(1, n, 1).expand(k, n, 1), -torch.ones_like(seeds[..., :1]))
+        seeds.scatter_add_(2, reference.view(1, n, 1).expand(k, n, 1), -torch.ones_like(seeds[..., :1]))
+        if self._rows is None:
+            return seeds
+        whole = torch.zeros(k, *self._graph.shape, dtype=seeds.dtype, device=seeds.device)
+        return whole.index_copy_(1, self._rows, seeds)
+
+    def _of_samples(self, rows: Tensor) -> Tensor:
+        """Of rows (k, n, d), those of the samples that this was narrowed to."""
+        return rows if self._rows is None else rows[:, self._rows]
 
     def _pull_back(self, seeds: Tensor, *, keep: bool) -> Tensor:
         """Vector-Jacobian products for a stack of seeds, batched if the model's operators allow it."""

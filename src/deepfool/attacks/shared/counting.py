@@ -51,11 +51,11 @@ class CountedModel:
         return Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden)
 
     def linearise_inputs(self, rows: Tensor) -> Tangent:
-        """The linearisation at x_0; the first time, for all samples, the forward pass was already made."""
+        """The linearisation at x_0; the first time, the forward pass was already made."""
         kept, self._opening = self._opening, None
-        if kept is not None and len(rows) == len(self.asked.x_0):
-            return kept
-        return self.linearise(rows, self.asked.x_0[rows], hidden=True)
+        if kept is None:
+            return self.linearise(rows, self.asked.x_0[rows], hidden=True)
+        return kept if len(rows) == len(self.asked.x_0) else kept.narrow(rows)
 
     def gradient(self, rows: Tensor, y: Tensor, of: Combine | None = None) -> tuple[Tensor, Tensor]:
         """The scores at the points y, and the gradient there of one combination of them: a forward pass and a row.

@@ -36,10 +36,10 @@ point. Chosen on EfficientNet-Lite0, where the first step was that of the full J
 
 def can_prune(task: Task) -> bool:
     """Whether classes may be left out: behind a last hidden layer that every path passes through, and where the layer
-    was measured to be a good judge. With a mask, or for norms whose dual looks at few features, it is not."""
+    was measured to be a good judge: in l2 and linf, and without a mask."""
     asked = task.asked
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
-    plain = asked.p >= 2 and asked.goal.any_class and asked.mask is None
+    plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
     return enough and plain and task.model.f.hidden_layer is not None
 
 
@@ -115,8 +115,7 @@ def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) ->
     own = task.asked.label[rows, None]
     gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
     fresh = bool(slopes.factor[rows].isnan().all())
-    if fresh:
-        slopes.ask_hidden_layer(rows, tangent)
+    slopes.ask_hidden_layer(rows, tangent)  # at every point: on curved networks the slopes of x_0 soon mislead
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = linear.everyone
     together = max(SMALL, CHEAP // max(1, task.model.f.row_bytes or CHEAP))
