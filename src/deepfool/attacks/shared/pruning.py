@@ -3,7 +3,7 @@
 This is not part of Algorithm 2, which takes the gradients of all classes at every step. Most of them are far away, and
 the last hidden layer says so at almost no cost: how steep the classes are there, relative to each other, is nearly
 how steep they are at the input. Over the classes of a sample the ratio of the two varies by about a tenth on the
-networks of the zoo. docs/algorithms/deepfool.md describes the scheme; docs/benchmarks/speed.md has what it saves.
+networks of the zoo. docs/algorithms/candidates.md describes the scheme; docs/benchmarks/speed.md has what it saves.
 """
 
 from __future__ import annotations
