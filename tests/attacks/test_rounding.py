@@ -11,7 +11,7 @@ from torch import nn
 
 from deepfool import Classifier, deepfool, fab, smallest, superdeepfool
 
-ROWS = int(os.environ.get("DEEPFOOL_ROUNDING_ROWS", "600"))
+ROWS = int(os.environ.get("DEEPFOOL_ROUNDING_ROWS", "250"))
 OFFSETS = (0, 10, 100, 1e4)
 
 
