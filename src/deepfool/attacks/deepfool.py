@@ -147,14 +147,14 @@ class Walk:
         r = self.at(rows, 1.0)
         x_i = asked.clamp(rows, asked.of(rows, asked.x_0) + r)
         begin = self.start is None and not bool(self.i.any())
-        auto = not isinstance(self.candidates, Tensor) and self.candidates == "auto"
-        tangent = task.model.linearise_inputs(rows) if begin else task.model.linearise(rows, x_i, hidden=auto)
+        pruned = not isinstance(self.candidates, Tensor) and self.candidates == "auto" and can_prune(task)
+        tangent = task.model.linearise_inputs(rows) if begin else task.model.linearise(rows, x_i, hidden=pruned)
         z, label = tangent.scores, asked.label[rows]
         f_prime = z - z.gather(1, label[:, None])
         linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), label, stretch=True)
         if isinstance(self.candidates, Tensor):
             linear.consider(linear.everyone, self.candidates[rows], tangent)
-        elif auto and can_prune(task):
+        elif pruned:
             consider_nearest(linear, self.slopes, tangent)
         else:
             linear.consider(linear.everyone, asked.goal.classes(rows, z, self.candidates), tangent)

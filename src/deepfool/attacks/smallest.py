@@ -151,8 +151,8 @@ class _Search:
         rows = self.rows
         classes, starts, sizes = self._linearise_inputs()
         aim = self._try_classes(classes, starts, sizes)
-        self._end_deepfool(rows[~self.best.size[rows].isfinite()])
-        unfooled = rows[~self.best.size[rows].isfinite()]
+        self._end_deepfool(rows[~self.best.found(rows)])
+        unfooled = rows[~self.best.found(rows)]
         if len(unfooled):  # a longer Newton run to the nearest class before giving gradients up
             at = _places(unfooled, rows)
             nearest = sizes[at].argmin(1)
@@ -162,14 +162,13 @@ class _Search:
         if self.plan.kick:
             self._restart()
         self._end_deepfool(rows)
-        found = self.best.size[rows].isfinite()
-        lost = rows[~found]
+        lost = rows[~self.best.found(rows)]
         if len(lost):
             self._search_without_gradients(lost)
 
     def found(self) -> Tensor:
         """The samples with an answer so far."""
-        return self.rows[self.best.size[self.rows].isfinite()]
+        return self.rows[self.best.found(self.rows)]
 
     def point(self, rows: Tensor) -> Tensor:
         """Their best points so far."""
@@ -315,7 +314,7 @@ class _Search:
         target, y = classes[sample, column], starts[sample, column]
         who = rows[sample]
         if self.asked.p != 1:  # from DeepFool's point where it has one; in l1 that has features at their bounds
-            known = (self.best.adv_label[who] == target) & self.best.size[who].isfinite()
+            known = (self.best.adv_label[who] == target) & self.best.found(who)
             y = torch.where(known[:, None], self.point(who), y)
         aims = self._improve(who, y, plan.first, 1.0, plan.middle, target=target)
         aim[who] = aims  # one of the tried classes' aims: they differ little

@@ -25,7 +25,6 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from deepfool.attacks.shared.arguments import check_path
-from deepfool.attacks.shared.registry import ATTACKS
 from deepfool.errors import InputError, RunError
 from deepfool.runs import manifests
 from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row
@@ -141,21 +140,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def refuse_code(run: Run, part: str) -> None:
-    """Refuse the model or the attack of a run if the manifest names code for it.
+def refuse_code(run: Run) -> None:
+    """Refuse the model of a run if the manifest names code for it.
 
     A run folder may come from anywhere, and importing a module runs it. This is called before the model of a run
-    (`py:package.module:factory`) is built or its attack (`module:function`) is imported, unless the user allowed that.
+    (`py:package.module:factory`) is built, unless the user allowed that.
     """
-    if part == "model":
-        about = run.manifest["model"]
-        code = next((str(about[key]) for key in ("spec", "arch") if str(about[key] or "").startswith("py:")), None)
-    else:
-        name = str(run.identity["attack"]["name"])
-        code = name if name not in ATTACKS else None
+    about = run.manifest["model"]
+    code = next((str(about[key]) for key in ("spec", "arch") if str(about[key] or "").startswith("py:")), None)
     if code is not None:
         raise RunError(
-            f"the {part} is code ({code}), named by {run.folder / MANIFEST}, which is not run without permission.",
+            f"the model is code ({code}), named by {run.folder / MANIFEST}, which is not run without permission.",
             hint="if you trust it, use --run-code (may_run_code=True in Python).",
         )
 

@@ -117,7 +117,7 @@ def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False
     """
     about, where = run.manifest["model"], run.manifest["data"]
     if model is None and not may_run_code:
-        refuse_code(run, "model")
+        refuse_code(run)
     if data is None and where["spec"] is None:
         raise RunError(f"{run.folder} was made from data in memory.", hint="give the data too (--data).")
     spec = where["spec"] if data is None else data
