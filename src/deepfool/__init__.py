@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deepfool.attacks.fmn import fmn as fmn
     from deepfool.attacks.lbfgs import lbfgs as lbfgs
     from deepfool.attacks.shared.adversarial import Adversarial as Adversarial
+    from deepfool.attacks.shared.adversarial import Evidence as Evidence
     from deepfool.attacks.shared.adversarial import Status as Status
     from deepfool.attacks.smallest import smallest as smallest
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
@@ -41,6 +42,7 @@ _HOME = {
     "Classifier": "deepfool.classifier",
     "Run": "deepfool.runs.records",
     "SmallestEps": "deepfool.attacks.fgsm",
+    "Evidence": "deepfool.attacks.shared.adversarial",
     "Status": "deepfool.attacks.shared.adversarial",
     "affine": "deepfool.attacks.affine",
     "datasets": "",
@@ -64,6 +66,7 @@ _HOME = {
 __all__ = [
     "Adversarial",
     "Classifier",
+    "Evidence",
     "Run",
     "SmallestEps",
     "Status",

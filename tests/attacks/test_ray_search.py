@@ -129,7 +129,7 @@ def test_the_search_closes_in_even_where_the_margin_is_bent():
     whole = torch.tensor([0])
     before = Adversarial(
         x=x + 3, r=x + 3, label=whole, adv_label=whole + 1, norm=x[:, 0] + 3, iterations=whole, status=whole,
-        forwards=whole, backwards=whole, reason=("",), p=2,
+        forwards=whole, backwards=whole, evidence=whole, converged=whole.bool(), reason=("",), p=2,
     )  # fmt: skip
     after = tighten(model, x, before, steps=60, precision=1e-3)
     tolerance = 1e-12 ** (1 / 9)  # where the margin is told from zero

@@ -113,6 +113,7 @@ def step_by_sign(
     return Adversarial(
         x=moved, r=r, label=label, adv_label=adv_label, norm=torch.where(fooled, found, math.inf), iterations=ones,
         status=torch.where(fooled, int(Status.FOOLED), int(Status.EXHAUSTED)), forwards=2 * ones, backwards=ones,
+        evidence=0 * ones, converged=torch.zeros_like(fooled),
         reason=tuple("" if each else f"one step of {eps:g} did not change the label" for each in fooled.tolist()),
         p=math.inf,
     )  # fmt: skip

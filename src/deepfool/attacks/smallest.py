@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.deepfool import Walk
-from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.arguments import check_count, check_optional_count
 from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.decisions import search_by_decisions
@@ -442,7 +442,9 @@ class _Search:
     def _search_without_gradients(self, rows: Tensor) -> None:
         y, found, z = search_by_decisions(self.task, rows, self.budget, self.random)
         r = y - self.asked.x_0[rows]
-        self.best.report(rows[found], r[found], z[found], fooled=found[found], caution=MASKED)
+        self.best.report(
+            rows[found], r[found], z[found], fooled=found[found], caution=MASKED, evidence=Evidence.DECISIONS
+        )
         self.best.give_up(
             rows[~found], Status.STUCK, "neither gradients nor decisions led to another label; raise the budget"
         )

@@ -23,6 +23,19 @@ class Status(IntEnum):
     """True labels were given and the model was already wrong: nothing was searched for."""
 
 
+class Evidence(IntEnum):
+    """What a perturbation was found by, and so how far its norm can be trusted; of a fooled row."""
+
+    GRADIENTS = 0
+    """The model's own gradients."""
+    REPAIRED = 1
+    """Gradients past an operation that hides them (rounding, a saturated last layer): `reason` names it."""
+    SCORES = 2
+    """The scores alone, by random search: the smallest perturbation may be smaller."""
+    DECISIONS = 3
+    """The predicted labels alone: the smallest perturbation may be much smaller."""
+
+
 @dataclass(frozen=True)
 class Adversarial:
     """One row per sample, in the order of the inputs; every field has the batch as its first dimension.
@@ -50,6 +63,10 @@ class Adversarial:
     """Forward passes each sample went through."""
     backwards: Tensor
     """Backward rows: gradients of one score, or of one difference of scores."""
+    evidence: Tensor
+    """An `Evidence` per sample: what the perturbation was found by."""
+    converged: Tensor
+    """A boolean per sample: whether the last tenth of its passes made the perturbation less than 0.5 % smaller."""
     reason: tuple[str, ...]
     """Why a row is not fooled, and what to try; for a fooled row a caution, or an empty text."""
     p: float
@@ -90,7 +107,7 @@ class Adversarial:
         real = torch.zeros(0, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
         return Adversarial(
             x=x.clone(), r=x.to(real.dtype), label=whole, adv_label=whole, norm=real, iterations=whole,
-            status=whole, forwards=whole, backwards=whole, reason=(), p=p,
+            status=whole, forwards=whole, backwards=whole, evidence=whole, converged=whole.bool(), reason=(), p=p,
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
+from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.question import Question
-from deepfool.attacks.shared.rounding import Rounding
 from deepfool.norms import norm
 
 NO_DIRECTION = (
@@ -17,11 +17,15 @@ NO_DIRECTION = (
 )
 
 
+LAST, STILL = 0.1, 1.005
+"""A row had converged if its size, when the last tenth of its passes began, was at most so many times the final one."""
+
+
 class Answers:
     """What the search for each sample has found so far, and how it ended."""
 
-    def __init__(self, asked: Question, rounding: Rounding) -> None:
-        self.asked, self.rounding = asked, rounding
+    def __init__(self, asked: Question, model: CountedModel) -> None:
+        self.asked, self.model, self.rounding = asked, model, model.rounding
         n = len(asked.x_0)
         self.status = torch.full_like(asked.label, int(Status.EXHAUSTED))
         self.r = torch.zeros_like(asked.x_0)
@@ -30,7 +34,10 @@ class Answers:
         """(n,): the norm of the smallest perturbation that fools; infinite while there is none."""
         self.adv_label = asked.label.clone()
         self.iterations = torch.zeros_like(asked.label)
+        self.evidence = torch.zeros_like(asked.label)
         self.reason = [""] * n
+        self._history: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Rows, their passes and their sizes, each time that a size fell."""
 
     def is_fooled(self, rows: Tensor, z: Tensor) -> Tensor:
         """Where these scores reach the goal by more than rounding."""
@@ -42,7 +49,7 @@ class Answers:
 
     def report(
         self, rows: Tensor, r: Tensor, z: Tensor, *, fooled: Tensor | None = None, replace: bool = False,
-        caution: str = "",
+        caution: str = "", evidence: Evidence = Evidence.GRADIENTS,
     ) -> Tensor:  # fmt: skip
         """Perturbations r of these samples, with the scores z at x_0 + r; returns which of them fool.
 
@@ -61,6 +68,8 @@ class Answers:
         self._keep(rows[chosen], r[chosen], z[chosen])
         self.size[rows[chosen]] = size[chosen]
         self.status[rows[chosen]] = int(Status.FOOLED)
+        self.evidence[rows[chosen]] = int(evidence)
+        self._history.append((rows[chosen], self.model.spent(rows[chosen]), size[chosen]))
         if caution or any(self.reason):  # an earlier attempt may have given up
             self._explain(rows[chosen], caution)
         lost = (~fooled & (self.status[rows] != Status.FOOLED)).nonzero()[:, 0]
@@ -82,7 +91,16 @@ class Answers:
         for i in rows.tolist():
             self.reason[i] = why
 
-    def result(self, forwards: Tensor, backwards: Tensor) -> Adversarial:
+    def converged(self) -> Tensor:
+        """(n,): whether the last tenth of the passes made the perturbation less than 0.5 % smaller."""
+        late = (1 - LAST) * self.model.spent(self.asked.everyone)
+        before = torch.full_like(self.size, math.inf)
+        for rows, passes, size in self._history:
+            early = passes <= late[rows]
+            before[rows[early]] = size[early]
+        return (before <= STILL * self.size) & (self.status == Status.FOOLED)
+
+    def result(self) -> Adversarial:
         """What the attack returns: everything in the order and shape of the inputs."""
         asked, everyone = self.asked, self.asked.everyone
         lost = ~asked.clamp(everyone, asked.x_0 + self.r).isfinite().all(1)  # a search that left the range of the type
@@ -93,8 +111,8 @@ class Answers:
         return Adversarial(
             x=asked.shaped(asked.clamp(everyone, asked.x_0 + self.r)), r=r.view(asked.like.shape), label=asked.label,
             adv_label=self.adv_label, norm=torch.where(failed, torch.inf, norm(r, asked.p)),
-            iterations=self.iterations, status=self.status, forwards=forwards, backwards=backwards,
-            reason=tuple(self.reason), p=asked.p,
+            iterations=self.iterations, status=self.status, forwards=self.model.forwards,
+            backwards=self.model.backwards, evidence=self.evidence, converged=self.converged(), reason=tuple(self.reason), p=asked.p,
         )  # fmt: skip
 
 

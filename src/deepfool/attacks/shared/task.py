@@ -88,7 +88,7 @@ class Task:
     """The samples to attack: not those that were misclassified to begin with, or have no finite scores."""
 
     def result(self) -> Adversarial:
-        return self.best.result(self.model.forwards, self.model.backwards)
+        return self.best.result()
 
 
 def run(
@@ -167,7 +167,8 @@ def prepare(
             everyone=everyone,
         )  # fmt: skip
         rounding = Rounding(scores, x.dtype, offset=f.cut)
-        best = Answers(asked, rounding)
+        counted = CountedModel(f, asked, rounding, opening)
+        best = Answers(asked, counted)
         best.give_up(everyone[~usable], Status.STUCK, "the scores at the input itself are not finite")
         best.give_up(everyone[usable & ~right], Status.MISCLASSIFIED, "the input itself is misclassified")
-        yield Task(asked, CountedModel(f, asked, rounding, opening), best, rows)
+        yield Task(asked, counted, best, rows)
