@@ -112,7 +112,8 @@ class Answers:
             x=asked.shaped(asked.clamp(everyone, asked.x_0 + self.r)), r=r.view(asked.like.shape), label=asked.label,
             adv_label=self.adv_label, norm=torch.where(failed, torch.inf, norm(r, asked.p)),
             iterations=self.iterations, status=self.status, forwards=self.model.forwards,
-            backwards=self.model.backwards, evidence=self.evidence, converged=self.converged(), reason=tuple(self.reason), p=asked.p,
+            backwards=self.model.backwards, evidence=self.evidence, converged=self.converged(),
+            reason=tuple(self.reason), p=asked.p,
         )  # fmt: skip
 
 
