@@ -40,7 +40,7 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Classifier", "Run", "SmallestEps", "Status", "__version__", "affine", "datasets", "ddn",
+        "Adversarial", "Classifier", "Evidence", "Run", "SmallestEps", "Status", "__version__", "affine", "datasets", "ddn",
         "deepfool", "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "lbfgs", "metrics", "models", "smallest",
         "smallest_eps", "superdeepfool", "tighten",
     ]  # fmt: skip

@@ -40,9 +40,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Adversarial": "deepfool.attacks.shared.adversarial",
     "Classifier": "deepfool.classifier",
+    "Evidence": "deepfool.attacks.shared.adversarial",
     "Run": "deepfool.runs.records",
     "SmallestEps": "deepfool.attacks.fgsm",
-    "Evidence": "deepfool.attacks.shared.adversarial",
     "Status": "deepfool.attacks.shared.adversarial",
     "affine": "deepfool.attacks.affine",
     "datasets": "",
