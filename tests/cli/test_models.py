@@ -53,6 +53,12 @@ def test_list_names_every_network_with_its_error_and_where_its_weights_are():
     assert rows["fc500-mnist"]["test_error"] == ZOO["fc500-mnist"].card.test_error
     assert rows["googlenet"]["paper_error"] == 0.313
     assert rows["googlenet"]["test_error"] is None
+    assert "masked on purpose" in lines["kwta-mnist"]
+    assert [name for name, row in rows.items() if row["masked"]] == ["kwta-mnist"]
+    (robust,) = ZOO["conv-mnist-linf"].card.robust_accuracy
+    assert f"{100 * robust['accuracy']:.2f} % at linf 0.3 by PGD" in lines["conv-mnist-linf"]
+    assert rows["conv-mnist-linf"]["robust_accuracy"] == [robust]
+    assert rows["lenet-mnist"]["robust_accuracy"] == []
 
 
 def test_list_says_what_to_install(monkeypatch):

@@ -6,6 +6,7 @@ from torch import nn
 
 from deepfool.models.caffenet import ILSVRC12_MEAN_BGR, caffenet
 from deepfool.models.googlenet import googlenet
+from deepfool.models.kwta import KEPT, KWinners, kwta_mnist
 from deepfool.models.lenet import lenet_cifar10, lenet_mnist
 from deepfool.models.preprocessing import CaffeInput
 from deepfool.models.zoo import ZOO
@@ -21,6 +22,11 @@ from deepfool.models.zoo import ZOO
         ("caffenet", 60_965_224),
         ("googlenet", 6_998_552),
         ("efficientnet-lite0", 4_652_008),
+        ("conv-mnist-linf", (16 * 16 + 16) + (16 * 16 * 32 + 32) + (32 * 49 * 100 + 100) + (100 * 10 + 10)),  # 166,406
+        ("conv-mnist-l2", 166_406),
+        ("conv-mnist-certified", 166_406),
+        ("mlp-mnist-small", 784 * 24 + 24 + 24 * 24 + 24 + 24 * 10 + 10),  # 19,690
+        ("kwta-mnist", 166_406),
     ],
 )
 def test_parameter_counts(name, count):
@@ -70,6 +76,21 @@ def test_caffe_input_is_bgr_in_bytes_minus_the_mean():
     out = CaffeInput(ILSVRC12_MEAN_BGR)(rgb)
     for channel, (source, mean) in enumerate(zip((2, 1, 0), ILSVRC12_MEAN_BGR, strict=True)):
         torch.testing.assert_close(out[:, channel], rgb[:, source] * 255 - mean)
+
+
+def test_each_layer_of_the_masked_network_keeps_its_share_of_winners():
+    network, x = kwta_mnist().eval(), torch.rand(3, 1, 28, 28)
+    kept = []
+    for layer in network:
+        before, x = x, layer(x)
+        if isinstance(layer, KWinners):
+            winners = (x != 0).flatten(1)
+            kept.append(winners.float().mean(1))
+            assert torch.equal(x.flatten(1)[winners], before.flatten(1)[winners]), "a winner is unchanged"
+            for values, won in zip(before.flatten(1), winners, strict=True):
+                assert values[won].min() > values[~won].max()
+    assert len(kept) == 3
+    assert all(bool(((share - KEPT).abs() < 0.01).all()) for share in kept)
 
 
 def test_build_depends_on_the_seed_alone_and_leaves_the_stream_alone():

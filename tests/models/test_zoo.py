@@ -11,23 +11,60 @@ import pytest
 import torch
 
 from deepfool import datasets, models
+from deepfool.cli.models import describe_accuracy
 from deepfool.errors import DataError, InputError
 from deepfool.models import zoo
 from deepfool.models.cards import read_card, read_weights
 from deepfool.models.zoo import ZOO
 from deepfool.training.recipes import RECIPES
-from deepfool.training.sgd import Recipe, test_error
+from deepfool.training.sgd import Recipe, test_error, to_unit
 
 SHIPPED = [name for name in ZOO if (zoo.WEIGHTS / f"{name}.safetensors").is_file()]
 
 
 def test_the_small_networks_ship():
-    assert set(SHIPPED) == {"fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10"}
+    assert set(SHIPPED) == {
+        "fc500-mnist", "lenet-mnist", "lenet-cifar10", "nin-cifar10",
+        "conv-mnist-linf", "conv-mnist-l2", "conv-mnist-certified", "mlp-mnist-small", "kwta-mnist",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if ZOO[name].paper_error is not None])
+def test_errors_are_the_papers_or_better(name):
+    assert ZOO[name].card.test_error <= ZOO[name].paper_error
+
+
+@pytest.mark.parametrize("name", ["conv-mnist-linf", "conv-mnist-l2", "conv-mnist-certified"])
+def test_hardened_networks_are_as_robust_as_their_cards_say(name):
+    sample, card = datasets.load("mnist-sample"), ZOO[name].card
+    x, y = to_unit(sample.images()[:200]), sample.labels[:200]
+    found = RECIPES[name].objective.measure(models.load(name), x, y)
+    assert len(found) == len(card.robust_accuracy) > 0
+    for here, promised in zip(found, card.robust_accuracy, strict=True):
+        assert {**here, "samples": 0, "accuracy": 0} == {**promised, "samples": 0, "accuracy": 0}, "the same settings"
+        assert promised["samples"] == 10_000
+        deviation = (promised["accuracy"] * (1 - promised["accuracy"]) / len(y)) ** 0.5
+        assert abs(here["accuracy"] - promised["accuracy"]) <= 4 * deviation + 1 / len(y)
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if ZOO[name].paper_error is None])
+def test_the_docs_say_what_the_card_says(name):
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    *_, error, robust, _ = row.split("|")
+    assert error.strip() == f"{100 * ZOO[name].card.test_error:.2f} %"
+    assert robust.strip() == "; ".join(map(describe_accuracy, ZOO[name].card.robust_accuracy))
+
+
+def test_only_the_network_that_is_masked_on_purpose_is_marked():
+    assert [name for name, entry in ZOO.items() if entry.masked] == ["kwta-mnist"]
+    assert "masked on purpose" in ZOO["kwta-mnist"].about
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_errors_are_the_papers_or_better(name):
-    assert ZOO[name].card.test_error <= ZOO[name].paper_error
+def test_hardened_and_small_networks_are_small_files(name):
+    if ZOO[name].paper_error is None:
+        assert (zoo.WEIGHTS / f"{name}.safetensors").stat().st_size < 1.5e6
 
 
 @pytest.mark.parametrize("name", SHIPPED)

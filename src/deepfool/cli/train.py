@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def train_network(
-    name: str = typer.Argument(help="A network of the zoo: fc500-mnist, lenet-mnist, lenet-cifar10, nin-cifar10."),
+    name: str = typer.Argument(help="A network of the zoo that has a recipe, such as lenet-mnist."),
     epochs: int | None = typer.Option(None, min=1, help="Number of epochs (default: the recipe's)."),
     seed: int = typer.Option(0, min=0, help="Seed of the initial weights, the order, augmentation and dropout."),
     data: str | None = typer.Option(None, metavar="SPEC", help="Data to train on (default: the network's own)."),
@@ -40,12 +40,13 @@ def train_network(
 
     from deepfool import cache, datasets
     from deepfool.cli.evaluate import read_split
+    from deepfool.cli.models import describe_accuracy
     from deepfool.errors import InputError
     from deepfool.models.cards import write_weights
     from deepfool.models.zoo import ZOO
     from deepfool.runs.execution import keep_freed_memory
     from deepfool.training.recipes import RECIPES
-    from deepfool.training.sgd import test_error, train
+    from deepfool.training.sgd import test_error, to_unit, train
 
     keep_freed_memory()
     entry = ZOO.get(name)
@@ -87,6 +88,7 @@ def train_network(
         say(console, "stopped; run the same command to resume after the last complete epoch")
         raise typer.Exit(130) from None
     error = test_error(model, *test)
+    robust = recipe.objective.measure(model, to_unit(test[0]).to(device), test[1].to(device))
     command = f"deepfool train {name}" + "".join(
         f" --{option} {value}"
         for option, value in (("epochs", epochs), ("seed", seed or None), ("data", data))
@@ -94,10 +96,12 @@ def train_network(
     )
     write_weights(
         model, out, name=name, data=data or entry.data, data_sha256=fingerprints, recipe=asdict(recipe), seed=seed,
-        epochs=recipe.epochs, test_error=error, command=command, torch=torch.__version__,
+        epochs=recipe.epochs, test_error=error, command=command, torch=torch.__version__, robust_accuracy=robust,
     )  # fmt: skip
     paper = "" if data or entry.paper_error is None else f", paper {100 * entry.paper_error:.1f} %"
     echo(f"{name}: test error {100 * error:.2f} % of {len(test_set)}{paper}")
+    for each in robust:
+        echo(f"{name}: {describe_accuracy(each)}")
     echo(f"{out}")
 
 

@@ -1,10 +1,10 @@
-"""The paper's networks by name, and models from other sources.
+"""The networks of the zoo by name, and models from other sources.
 
 `load` returns a network of the zoo; `resolve` takes any spec (`timm:resnet18`, `onnx:FILE`, ...) or object.
 
 >>> from deepfool import models
->>> sorted(models.ZOO)[:2]
-['caffenet', 'efficientnet-lite0']
+>>> list(models.ZOO)[:2]
+['fc500-mnist', 'lenet-mnist']
 """
 
 from deepfool.models.sources import Source, as_module, from_jax, from_sklearn, resolve

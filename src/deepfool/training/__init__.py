@@ -1,1 +1,1 @@
-"""TRAINING: SGD as in the paper, the recipes of the zoo, fine-tuning on perturbed samples."""
+"""TRAINING: SGD as in the paper, the recipes of the zoo, robust objectives, fine-tuning on perturbed samples."""

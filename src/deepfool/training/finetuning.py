@@ -56,6 +56,7 @@ from deepfool.runs.execution import choose_device
 from deepfool.training.checkpoints import read_checkpoint, save_checkpoint
 from deepfool.training.jobs import Job, Samples
 from deepfool.training.judging import check_judges, judge, read_scores
+from deepfool.training.objectives import Plain
 from deepfool.training.perturbing import Images, choose_knobs
 from deepfool.training.processes import find_team
 from deepfool.training.recipes import RECIPES
@@ -112,9 +113,9 @@ def finetune(
         epochs: how many extra epochs.
         lr_scale: the learning rate of all extra epochs is this times `learning_rate`.
         magnify: the paper's alpha: the images are x + alpha * r.
-        recipe: batch size, momentum, weight decay and augmentation; its schedule, crops, bfloat16 and batch
-            normalisation are ignored. Default: for a network of the zoo the recipe it was trained with, otherwise
-            plain SGD with momentum 0.9.
+        recipe: batch size, momentum, weight decay and augmentation; its schedule, crops, bfloat16, batch
+            normalisation and objective are ignored. Default: for a network of the zoo the recipe it was trained with,
+            otherwise plain SGD with momentum 0.9.
         learning_rate: what `lr_scale` is relative to. Default: the recipe's mean over its last 5 epochs, or 0.01.
         fresh: perturb again before each epoch, with the current model.
         mix: the share of images that are left clean, drawn again for each epoch.
@@ -198,7 +199,7 @@ def choose_recipe(
     # whose batch normalisation was folded away: nothing else bounds their gradients any more.
     return replace(
         recipe, epochs=epochs, learning_rate=rate * lr_scale, crops=(), bfloat16=False, warmup=0.0, batchnorm=False,
-        clip=min(recipe.clip, 1.0) if recipe.batchnorm else recipe.clip,
+        objective=Plain(), clip=min(recipe.clip, 1.0) if recipe.batchnorm else recipe.clip,
         batch_size=recipe.batch_size if batch_size is None else check_count(batch_size, "batch_size"),
     )  # fmt: skip
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from deepfool.errors import InputError, RunError
 from deepfool.training.batchnorm import fold, scaffold
 from deepfool.training.checkpoints import read_checkpoint, save_checkpoint
+from deepfool.training.objectives import Objective, Plain, read_objective
 from deepfool.training.processes import ALONE, Team
 
 
@@ -48,6 +49,13 @@ class Recipe:
     """Run the layers in bfloat16 during training (weights, loss and evaluation stay in float32)."""
     batchnorm: bool = False
     """Use batch normalisation between convolution and ReLU during training; it is folded away at the end."""
+    objective: Objective = field(default_factory=Plain)
+    """What is made small: the loss on clean or on adversarial images, or a bound on it. Its fields will do, as on a
+    card."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.objective, Mapping):
+            object.__setattr__(self, "objective", read_objective(self.objective))
 
     def side(self, epoch: int, full: int) -> int:
         """The side of the training crops in this epoch.
@@ -105,10 +113,11 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for epoch in range(start, recipe.epochs):
             torch.manual_seed(seed * 1_000_003 + epoch)
-            rates = [_rate(recipe, (epoch * batches + i + 1) / (recipe.epochs * batches)) for i in range(batches)]
+            done = [(epoch * batches + i + 1) / (recipe.epochs * batches) for i in range(batches)]
+            rates = [_rate(recipe, share) for share in done]
             for batch, loss in run_epoch(
                 model, optimizer, draw_batches(images, labels, recipe, epoch), recipe,
-                rate=rates.__getitem__, place=f"epoch {epoch + 1}",
+                rate=rates.__getitem__, done=done.__getitem__, place=f"epoch {epoch + 1}",
             ):  # fmt: skip
                 on_progress(Progress(epoch, recipe.epochs, batch + 1, batches, loss))
             if path is not None:
@@ -154,15 +163,16 @@ def run_epoch(
     recipe: Recipe,
     *,
     rate: Callable[[int], float],
+    done: Callable[[int], float] = lambda _: 1.0,
     place: str,
     scores: Callable[[Tensor], Tensor] | None = None,
     team: Team = ALONE,
 ) -> Iterator[tuple[int, float]]:
     """One pass over the batches with one step each; yields (batch, loss) after each step.
 
-    `rate` gives the learning rate of each batch. `place` is the name of this epoch in error messages. `scores` computes
-    class scores if the model's output is something else. The processes of a team each take a part of the batch, and
-    all make the same step: that of the whole batch.
+    `rate` gives the learning rate of each batch, `done` the share of the training that is behind after it. `place` is
+    the name of this epoch in error messages. `scores` computes class scores if the model's output is something else.
+    The processes of a team each take a part of the batch, and all make the same step: that of the whole batch.
 
     >>> net = nn.Linear(2, 2)
     >>> data = [(torch.rand(8, 2), torch.zeros(8, dtype=torch.long))] * 3
@@ -181,9 +191,7 @@ def run_epoch(
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bfloat16):
-            found = score(x)
-        wide = found.to(torch.promote_types(found.dtype, torch.float32))
-        loss = F.cross_entropy(wide, y[mine].to(device)) * weight
+            loss = recipe.objective.loss(score, x, y[mine].to(device), done(batch)) * weight
         if not math.isfinite(loss.item()):
             raise RunError(
                 f"the loss became {loss.item()} in {place}, batch {batch + 1}.",
