@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -40,14 +41,16 @@ class Tangent:
         self.x = x.detach().requires_grad_(True)
         self._at_hidden: Tensor | None = None
         if f.row_bytes is None or (hidden and not f.hidden_layer_sought):
-            scores, self._graph, self._at_hidden = _measured_forward(f, self.x, seek_hidden=hidden, unmask=unmask)
+            read, self._at_hidden = _measured_forward(f, self.x, seek_hidden=hidden, unmask=unmask)
         elif f.hidden_layer is None or not hidden:
-            scores, self._graph = _read(f, self.x, *_run(f, self.x, unmask))
+            read = _read(f, self.x, *_run(f, self.x, unmask))
         else:
             with f.hidden_layer.watch() as seen:
                 ran = _run(f, self.x, unmask)
-            scores, self._graph = _read(f, self.x, *ran)
+            read = _read(f, self.x, *ran)
             self._at_hidden = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
+        scores, self._graph, self.masks = read
+        """`masks`: with `unmask`, what hides gradients here, by name (see `unmasking.find_masks`)."""
         self.scores = scores.detach()
         """(n, c): what the model says."""
         self.guide = self.scores if self._graph is scores else self._graph.detach()
@@ -214,19 +217,21 @@ def _run(f: Classifier, x: Tensor, unmask: bool) -> tuple[Tensor, Unmasking | No
         return f.run(x), mode
 
 
-def _read(f: Classifier, x: Tensor, returned: Tensor, mode: Unmasking | None) -> tuple[Tensor, Tensor]:
-    """The scores in what the model returned, and those to take gradients of."""
+Read: TypeAlias = tuple[Tensor, Tensor, tuple[str, ...]]
+"""The scores, those to take gradients of, and the names of what hides gradients."""
+
+
+def _read(f: Classifier, x: Tensor, returned: Tensor, mode: Unmasking | None) -> Read:
     z = f.read(returned, x)
-    guide = None if mode is None else mode.guide(f, returned, x)
-    return z, z if guide is None else guide
+    if mode is None:
+        return z, z, ()
+    guide = mode.guide(f, returned, x)
+    return z, z if guide is None else guide, mode.names(f, returned, x)
 
 
-def _measured_forward(
-    f: Classifier, x: Tensor, *, seek_hidden: bool, unmask: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool, unmask: bool) -> tuple[Read, Tensor | None]:
     """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take, and
-    looks for the last hidden layer if asked to. Returns the scores, those to take gradients of, and the tensor at that
-    layer."""
+    looks for the last hidden layer if asked to. Returns what was read, and the tensor at that layer."""
     largest = x[0].numel() * x.element_size()
 
     def note(kept: Tensor) -> Tensor:
@@ -240,12 +245,12 @@ def _measured_forward(
         follow_layers(f.model if seek_hidden else None) as calls,
     ):
         returned, mode = _run(f, x, unmask)
-    z, guide = _read(f, x, returned, mode)
+    read = _read(f, x, returned, mode)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
     f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
-    found = find_hidden_layer(calls, x, guide)
+    found = find_hidden_layer(calls, x, read[1])
     if found is None:
-        return z, guide, None
+        return read, None
     f.hidden_layer, at_hidden = found
-    return z, guide, at_hidden
+    return read, at_hidden

@@ -25,15 +25,8 @@ class CountedModel:
         self.forwards = torch.ones_like(asked.label)  # the look at x_0
         self.backwards = torch.zeros_like(asked.label)
         self._opening = opening
-        self.masks: tuple[str, ...] = ()
-        """What hides gradients in the model and is seen through from now on, by name."""
-
-    def unmask(self, names: tuple[str, ...]) -> None:
-        """From now on, linearise past the operations of these names, as `find_masks` gives them; nothing if none."""
-        self.masks = names
-        if names:
-            self._opening = None  # it saw masked gradients, and the last hidden layer through them
-            self.f.hidden_layer, self.f.hidden_layer_sought = None, False
+        self.masks = () if opening is None else opening.masks
+        """What hides gradients in the model and is seen through, by name."""
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note passes of these samples; a sample may appear in `rows` several times."""

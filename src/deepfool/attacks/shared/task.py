@@ -100,12 +100,14 @@ def run(
     norms: Sequence[float] | None = None,
     tighten: bool = False,
     classes: bool = False,
+    unmask: bool = False,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """Run the body of an attack on a checked task and return what it found.
 
     `norms` are those that the attack works in (None: any); `classes` says that it begins with the gradients of several
-    classes at x_0, so that the first forward pass is kept for them.
+    classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations that hide
+    gradients.
     """
     from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
 
@@ -119,7 +121,7 @@ def run(
     check_threshold(shared.get("threshold"))
     if len(x) == 0:
         return Adversarial.empty(x, p)
-    with prepare(model, x, p=p, classes=classes, **shared) as task:
+    with prepare(model, x, p=p, classes=classes, unmask=unmask, **shared) as task:
         if len(task.rows):
             body(task)
         if tighten:
@@ -140,6 +142,7 @@ def prepare(
     threshold: float | None = None,
     outputs: str = "auto",
     classes: bool = False,
+    unmask: bool = False,
 ) -> Iterator[Task]:
     """Check the arguments, look at x_0 once, and hold the model frozen while this is open. `x` must not be empty."""
     f = Classifier.of(model, threshold, outputs)
@@ -149,7 +152,7 @@ def prepare(
         x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         lower, upper = check_bounds(bounds, like, x_0)
         allowed = None if mask is None else check_mask(mask, like)
-        opening = Tangent(f, like, hidden=True) if classes else None
+        opening = Tangent(f, like, hidden=True, unmask=unmask) if classes else None
         if opening is None:
             with torch.no_grad():
                 scores = f(like).detach()
