@@ -39,15 +39,15 @@ from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import Tangent, difference
 from deepfool.classifier.unmasking import CUT_OFF
-from deepfool.norms import norm, project
+from deepfool.norms import dual, norm, project
 
 # The values below were chosen by hand on the networks of docs/algorithms/smallest.md, which says what others give: all
 # but LEAP, CLASSES and the starts while nothing fools can be moved by a third at no more than 0.5 %.
 LINEARISED = 10
 """Classes whose gradients are taken at x_0, at most."""
-CLASSES, FAR = 3, 2.5
-"""Classes that are tried before the best point is refined; not those FAR times as far as the nearest, once one has
-fooled."""
+CLASSES, FAR, NEAR = 3, 2.5, 1.5
+"""Classes that are tried before the best point is refined. Once one has fooled, those that look FAR times as far as the
+nearest are passed over; NEAR times, where the nearest was found within that factor of where it looked to be."""
 LEAP, LEAST = 0.1, 0.1
 """Climbing: the trust region at first and at most, as a share of the box; and where to give up, as a share of that."""
 PATIENCE, MORE = 8, 2
@@ -56,22 +56,23 @@ OVERSHOOT, FURTHER = 0.02, 0.05
 """Climbing: how far beyond the linearised boundary to step, and how much further each round."""
 GOOD, POOR, BAD = 0.75, 0.25, 0.05
 """Climbing: the gain over what was predicted at which the trust region doubles, halves, and the step is taken back."""
-SHAKEN, LOST = 0.2, 9
+SHAKEN, DEAD, LOST = 0.2, 0.025, 9
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
-time; and after how many descents gradients are given up."""
+time; the same where all gradients are zero at x_0; and after how many descents gradients are given up."""
 PULLED, PULLS = 0.85, 5
 """The first point of the way back to x_0 that is looked at, and how many at most."""
 AIM, FINE = 0.3, 0.03
 """Sliding: how far beyond the boundary to aim at first, as a share of the way to it; when refining."""
-HIT, HITS, MISS = 0.7, 0.35, 1.5
-"""Sliding: what the aim is multiplied by after a hit, after three in a row, and after a miss."""
+HIT, HITS, MISS, IN_A_ROW = 0.7, 0.35, 1.5, 3
+"""Sliding: what the aim is multiplied by after a hit, after several in a row, and after a miss; after several misses
+the step goes from y to the boundary, not from x_0."""
 INERTIA = 0.3
 """Sliding: the share of the last normal in the next one."""
 WHOLE, HALF, END, KEEP = 1.0, 0.5, 0.01, 0.85
 """Sliding: the cube's side at first, in the middle and at the end, as a share of the perturbation; what a round leaves
 of it."""
-SPREAD = 0.3
-"""Sliding in l2: the same as a share of the largest entry, because no entry moves as far as all of them together."""
+SPREAD = {1: 0.6, 2: 0.3}
+"""Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 HOPELESS, LONGER = 1.5, 3.0
 """A slide is left after its first rounds if it is this much larger than the best answer; a climb if it is LONGER."""
 LATE = 0.3
@@ -175,7 +176,7 @@ class _Search:
         self.predicted, self.radius = each(0), each(0)
         # Sliding: the cube now, at first and at the end; the aim; hits in a row.
         self.share, self.first_share, self.last_share = each(0), each(0), each(0)
-        self.aim, self.hits = each(0), each(0)
+        self.aim, self.hits = each(0), each(0)  # misses in a row are negative hits
         self.short = each(0)
         """What the guide's margin must exceed for the true scores to follow: they may saturate, or be rounded."""
 
@@ -265,7 +266,10 @@ class _Search:
         known = self.best.found(rows)
         for _ in range(tried):  # a class that looks far is passed over once something has fooled
             k = self.begun[rows]
-            far = self.distance[rows, k.clamp(0, tried - 1)] > FAR * self.distance[rows, 0]
+            nearest = self.distance[rows, 0]
+            off = self.best.size[rows] / nearest
+            limit = torch.where((off < NEAR) & (off > 1 / NEAR), NEAR, FAR)
+            far = self.distance[rows, k.clamp(0, tried - 1)] > limit * nearest
             self.begun[rows] += ((k < tried) & far & known).long()
         k = self.begun[rows]
         again = (k > tried) & ((k - tried) % 2 == 1) & known  # every second restart goes to the classes once more
@@ -326,7 +330,8 @@ class _Search:
         _, sign = self._draw(rows)
         k, known = self.begun[rows], self.best.found(rows)
         sign = torch.where(((k % 2 == 1) | known)[:, None], sign, sign[:, :1])
-        away = (SHAKEN * 2.0 ** torch.div(k - 1, 2, rounding_mode="floor")).clamp_max(1) / LEAP * self.leap[rows]
+        shaken = torch.where(self.distance[rows, 0].isinf(), DEAD, SHAKEN).to(sign.dtype)
+        away = (shaken * 2.0 ** torch.div(k - 1, 2, rounding_mode="floor")).clamp_max(1) / LEAP * self.leap[rows]
         near = 0.5 * self.best.size[rows] / norm(torch.ones_like(sign), self.p)
         self._start(rows, torch.where(known, near, away)[:, None] * sign)
 
@@ -359,7 +364,7 @@ class _Search:
             self._judge_step(rows[a], y[a], w[a], d[a])
         a = (~moved & ~(climbing & ~fooled)).nonzero()[:, 0]
         if len(a):
-            self._slide(rows[a], y[a], w[a], d[a], fooled[a], size[a])
+            self._slide(rows[a], y[a], w[a], d[a], fooled[a])
 
     def _linearise(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores at y, and value and gradient of the margin to raise: that of the class the descent is after, and once
@@ -440,12 +445,13 @@ class _Search:
         self.y[rows] = self.asked.x_0[rows] + high[:, None] * r
         return high < 1
 
-    def _slide(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor, fooled: Tensor, size: Tensor) -> None:
+    def _slide(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor, fooled: Tensor) -> None:
         """Aim, project, shrink: the point nearest to x_0 beyond the linearised boundary, inside the cube."""
         x = self.asked.x_0[rows]
-        self.hits[rows] = torch.where(fooled, self.hits[rows] + 1, torch.zeros_like(d))
-        # Three hits in a row: the boundary is as flat as it was taken to be, and the aim far too wide.
-        factor = torch.where(fooled, torch.where(self.hits[rows] >= 3, HITS, HIT), MISS).to(d.dtype)
+        hits = self.hits[rows]
+        self.hits[rows] = torch.where(fooled, hits.clamp_min(0) + 1, hits.clamp_max(0) - 1)
+        # Hits in a row: the boundary is as flat as it was taken to be, and the aim far too wide.
+        factor = torch.where(fooled, torch.where(self.hits[rows] >= IN_A_ROW, HITS, HIT), MISS).to(d.dtype)
         self.aim[rows] = (self.aim[rows] * factor).clamp(2e-5, 1)
         scale = w.abs().sum(1).clamp_min(torch.finfo(w.dtype).tiny * 1e4)
         w, d = w / scale[:, None], d / scale
@@ -454,24 +460,25 @@ class _Search:
         self.w[rows] = w
         boundary = (w * y).sum(1) - d
         height = boundary + self.aim[rows] * (boundary - (w * x).sum(1)).clamp_min(0)
-        largest = norm(y - x, math.inf) * (SPREAD if self.p == 2 else 1)
-        side = self.share[rows] * (self.here[rows] if self.p == math.inf else largest)
+        whole = self.here[rows] if self.p == math.inf else SPREAD[self.p] * norm(y - x, math.inf)
+        side = self.share[rows] * whole
         moved, possible = project(x, w, height, *self._cube(rows, y, side), self.p)
-        if not bool(possible.all()):  # not to the far corner of the cube, which moves every feature: Newton's step
-            a = (~possible).nonzero()[:, 0]
-            moved[a] = self._reach(rows[a], y[a], w[a], height[a], self.share[rows[a]] * size[a])
+        away = (~possible | (self.hits[rows] <= -IN_A_ROW)).nonzero()[:, 0]
+        if len(away):  # not to the far corner of the cube, which moves every feature
+            moved[away] = self._reach(rows[away], y[away], w[away], height[away])
         self.y[rows] = torch.where(moved.isfinite(), moved, y)
         self.share[rows] *= KEEP
         late = (self.share[rows] < 0.6 * self.first_share[rows]) & (self.here[rows] > HOPELESS * self.best.size[rows])
         self.over[rows] = late | (self.share[rows] < self.last_share[rows])
 
-    def _reach(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor, most: Tensor) -> Tensor:
-        """Where the cube is too small to get beyond the boundary: from y towards it, about as far as `most`."""
+    def _reach(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
+        """Where the cube is too small to get beyond the boundary: from y towards it, by a share of the perturbation."""
+        most = self.share[rows] * norm(y - self.asked.x_0[rows], self.newton)
         lower, upper = self.lower[rows], self.upper[rows]
         here = (w * y).sum(1)
         corner = torch.where(w > 0, upper, lower)
         all_ = torch.where(w != 0, w * (corner - y), torch.zeros_like(w)).sum(1)
-        gain = torch.minimum(height - here, most * norm(w, 2.0 if self.newton == 2 else 1.0))
+        gain = torch.minimum(height - here, most * norm(w, dual(self.newton)))
         return project(y, w, here + torch.minimum(gain, 0.9 * all_), lower, upper, self.newton)[0]
 
     def _cube(self, rows: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
