@@ -352,3 +352,15 @@ def test_the_margin_of_the_guide_is_chosen_by_the_guide():
         rival = guide.scatter(1, task.asked.label[:, None], -math.inf).argmax(1)
         assert rival.item() == 2
         assert w[0, 2].item() == pytest.approx(80)
+
+
+def test_scores_that_are_rounded_at_the_end_are_guided_by_those_before():
+    body = mlp((6, 9, 4), nn.Tanh)
+    for last in (lambda z: (2 * z).round() / 2, lambda z: z.round(decimals=1), lambda z: (1 * z).floor_()):
+        f = Classifier(lambda x, last=last: last(body(x)))
+        tangent = Tangent(f, points(), unmask=True)
+        assert torch.equal(tangent.scores, last(body(points())).detach())
+        assert (tangent.guide != tangent.scores).any()
+        ratio = tangent.guide / body(points()).detach()  # the same up to a factor
+        torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))
+        assert len(find_masks(f, points())) == 1
