@@ -329,7 +329,7 @@ def test_the_counted_model_follows_the_guide():
         assert torch.equal(z, plain[0])
         assert torch.equal(w, plain[1])
         tolerance = task.model.rounding.tolerance.clone()
-        task.model.unmask(find_masks(task.model.f, task.asked.like))
+    with prepare(lambda v: torch.tanh(30 * body(v)), x, p=2, classes=True, unmask=True) as task:
         assert task.model.masks == ("tanh at the end",)
         spent = task.model.spent(task.rows)
         z, guide, w = task.model.guided_gradient(task.rows, y)
@@ -346,9 +346,20 @@ def test_the_margin_of_the_guide_is_chosen_by_the_guide():
     """Where the scores are saturated and tie, the guide still says which class is the rival."""
     scale = torch.tensor([[100.0, 50.0, 80.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     x = torch.ones(1, 6, dtype=torch.float64)
-    with prepare(lambda v: torch.tanh(v * scale), x, p=2) as task:
-        task.model.unmask(("tanh at the end",))
+    with prepare(lambda v: torch.tanh(v * scale), x, p=2, classes=True, unmask=True) as task:
         _, guide, w = task.model.guided_gradient(task.rows, x)
         rival = guide.scatter(1, task.asked.label[:, None], -math.inf).argmax(1)
         assert rival.item() == 2
         assert w[0, 2].item() == pytest.approx(80)
+
+
+def test_scores_that_are_rounded_at_the_end_are_guided_by_those_before():
+    body = mlp((6, 9, 4), nn.Tanh)
+    for last in (lambda z: (2 * z).round() / 2, lambda z: z.round(decimals=1), lambda z: (1 * z).floor_()):
+        f = Classifier(lambda x, last=last: last(body(x)))
+        tangent = Tangent(f, points(), unmask=True)
+        assert torch.equal(tangent.scores, last(body(points())).detach())
+        assert (tangent.guide != tangent.scores).any()
+        ratio = tangent.guide / body(points()).detach()  # the same up to a factor
+        torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))
+        assert len(find_masks(f, points())) == 1

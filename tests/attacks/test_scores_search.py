@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from deepfool import Evidence, Status, smallest
-from deepfool.attacks.shared.scores import CAUTION, _tile, search_by_scores
+from deepfool.attacks.shared.groups import cover, tile
+from deepfool.attacks.shared.scores import CAUTION, search_by_scores
 from deepfool.attacks.shared.task import prepare
 from tests.oracles import mlp
 
@@ -154,7 +155,16 @@ def test_half_precision(digits):
 
 
 def test_squares_in_each_channel():
-    groups = _tile((2, 5, 5), 2).view(2, 5, 5)
+    groups = tile((2, 5, 5), 2).view(2, 5, 5)
     assert groups.unique().numel() == 18
     assert (groups[0, :2, :2] == groups[0, 0, 0]).all()
     assert not set(groups[0].flatten().tolist()) & set(groups[1].flatten().tolist())
+
+
+def test_as_many_groups_as_there_may_be():
+    assert cover((1, 28, 28), 256)[0] == 2
+    assert cover((3, 32, 32), 256)[0] == 4
+    assert cover((300,), 256)[0] == 2
+    assert cover((512, 1, 1), 256)[0] == 2
+    assert cover((), 256)[1].tolist() == [0]
+    assert cover((7,), 256)[1].tolist() == list(range(7))

@@ -226,7 +226,8 @@ class _Search:
             for j, k in enumerate(range(classes.shape[1])[columns]):
                 w = part[:, j].to(x.dtype)
                 if k == 0:
-                    self.model.rounding.learn(rows, x, torch.nan_to_num(w, 0.0, 0.0, 0.0))
+                    seeds = difference(tangent.guide, classes[:, 0], reference)
+                    self.model.learn_rounding(rows, x, torch.nan_to_num(w, 0.0, 0.0, 0.0), seeds, tangent)
                 w = torch.nan_to_num(self.asked.masked(rows, w), 0.0, 0.0, 0.0)
                 step, _ = step_to_boundary(x, gaps[:, k], w, lower, upper, self.p)
                 # Out of reach in the linear picture is not out of reach: such classes come last.
@@ -350,7 +351,7 @@ class _Search:
         y = self.asked.clamp(rows, self.y[rows])
         z, d, w = self._linearise(rows, y)
         climbing = self.here[rows].isinf()
-        fooled, size = self._report(rows, y, z)
+        fooled = self._report(rows, y, z)
         self._learn_shortfall(rows, d, fooled)
         d = d - self.short[rows]
         self.rounds[rows] += 1
@@ -381,15 +382,15 @@ class _Search:
         d = (guide.gather(1, gain[:, None]) - guide.gather(1, loss[:, None]))[:, 0]
         return z, torch.nan_to_num(d).to(y.dtype), w
 
-    def _report(self, rows: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Report the points y; returns which of them fool, and their sizes."""
+    def _report(self, rows: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Report the points y; returns which of them fool."""
         r = y - self.asked.x_0[rows]
         fooled = self.best.report(rows, r, z, caution=self.caution, evidence=self.evidence)
         size = norm(r, self.p)
         self.here[rows] = torch.where(fooled, torch.minimum(size, self.here[rows]), self.here[rows])
         new = fooled & self.found_at[rows].isinf()
         self.found_at[rows[new]] = self.model.spent(rows[new]).to(self.found_at.dtype)
-        return fooled, size
+        return fooled
 
     def _learn_shortfall(self, rows: Tensor, d: Tensor, fooled: Tensor) -> None:
         """Where the guide has changed sides and the true scores have not, it must go further, and nearer once they
@@ -438,7 +439,7 @@ class _Search:
             if len(at) == 0:
                 break
             trial = self.asked.clamp(rows[at], self.asked.x_0[rows[at]] + share[at, None] * r[at])
-            fooled, _ = self._report(rows[at], trial, self.model.look(rows[at], trial))
+            fooled = self._report(rows[at], trial, self.model.look(rows[at], trial))
             high[at], low[at] = torch.where(fooled, share[at], high[at]), torch.where(fooled, low[at], share[at])
             at = at[high[at] < 1]
             share = (low + high) / 2

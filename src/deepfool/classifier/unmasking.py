@@ -33,6 +33,10 @@ Back: TypeAlias = "Callable[[float], float]"
 """From a value of an operation's output to that of its input; NaN where there is none."""
 
 
+def _itself(v: float) -> float:
+    return v
+
+
 def _logit(v: float) -> float:
     return math.log(v / (1 - v)) if 0 < v < 1 else math.nan
 
@@ -50,7 +54,7 @@ ALIASES = {"expit": "sigmoid", "log_sigmoid": "logsigmoid"}
 
 @dataclass(frozen=True)
 class Ending:
-    """A tensor that may be the scores, and what it was before a saturating operation."""
+    """A tensor that may be the scores, and what it was before a saturating operation or a rounding."""
 
     output: Tensor
     version: int
@@ -82,14 +86,16 @@ class Unmasking(TorchFunctionMode):
         if "out" in call.kwargs or not args or not torch.is_grad_enabled():
             return call.run()
         name = ALIASES.get(call.name, call.name)
-        given = [args[0].clone() if name in SATURATING and call.in_place else args[0], *args[1:2]]
-        endings = [self._ending_of(each) for each in given]
+        flattens = name in SATURATING or name in ROUNDINGS
+        given = [args[0].clone() if flattens and call.in_place and flows(args[0]) else args[0], *args[1:2]]
+        endings = [self._ending_of(each) for each in args[:2]]
         output = self.roundings.run(call)
         if not flows(output):
             return output
-        if name in SATURATING:
+        if flattens:
             if flows(given[0]) and _keeps_order(call):
-                self._remember(output, endings[0] or Ending(given[0], 0, given[0], name, lambda v: v), SATURATING[name])
+                inner = endings[0] or Ending(given[0], 0, given[0], name, _itself)
+                self._remember(output, inner, SATURATING.get(name, _itself))
         elif not call.in_place:
             for ending, other in zip(endings, reversed(given), strict=True):
                 if ending is not None:
@@ -117,8 +123,9 @@ class Unmasking(TorchFunctionMode):
         if not returned.requires_grad:
             return (CUT_OFF,)
         ending = self._ending_of(returned)
-        last = [] if ending is None or self.guide(f, returned, x) is None else [f"{ending.name} at the end"]
-        return (*self.roundings.met, *last)
+        if ending is None or ending.name in ROUNDINGS or self.guide(f, returned, x) is None:
+            return tuple(self.roundings.met)
+        return (*self.roundings.met, f"{ending.name} at the end")
 
     def _ending_of(self, tensor: Any) -> Ending | None:
         return next((e for e in self._endings if e.output is tensor and e.version == tensor._version), None)
@@ -132,12 +139,12 @@ class Unmasking(TorchFunctionMode):
         self._endings.append(whole)
 
     def _go_on(self, call: Call, output: Tensor, ending: Ending, other: Any) -> None:
-        """After a saturating operation: what else keeps the order of the scores?"""
+        """Afterwards: what else keeps the order of the scores?"""
         name, number = call.name, _constant(other)
         if name in SHAPES:
-            self._remember(output, ending, lambda v: v, call.on(ending.before))
-        elif name in CONVERSIONS | ROUNDINGS or name in ("clamp", "clip", "clamp_min", "clamp_max"):
-            self._remember(output, ending, lambda v: v)
+            self._remember(output, ending, _itself, call.on(ending.before))
+        elif name in CONVERSIONS or name in ("clamp", "clip", "clamp_min", "clamp_max"):
+            self._remember(output, ending, _itself)
         elif name == "log":
             self._remember(output, ending, math.exp)
         elif number is None or call.kwargs or len(call.args) != 2:

@@ -27,6 +27,8 @@ class CountedModel:
         self._opening = opening
         self.masks = () if opening is None else opening.masks
         """What hides gradients in the model and is seen through, by name."""
+        if any(name in ("tanh at the end", "sigmoid at the end") for name in self.masks):
+            self.rounding.squash()
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note passes of these samples; a sample may appear in `rows` several times."""
@@ -76,12 +78,20 @@ class CountedModel:
         seeds = (of or self.margin_seeds)(rows, guide)
         g = tangent.row(seeds).to(y.dtype)
         self.count(rows, forwards=1, backwards=1)
-        weight = seeds.abs().sum(1) / 2
-        if guide is not z:  # rounding is that of the scores, and a flat last operation flattens it too
-            weight = weight * (seeds * guide).sum(1).abs() / (seeds * z).sum(1).abs()
-        self.rounding.learn(rows, y, g, weight=weight)
+        self.learn_rounding(rows, y, g, seeds, tangent)
         g = self.asked.masked(rows, g)
         return z, guide, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
+
+    def learn_rounding(self, rows: Tensor, y: Tensor, g: Tensor, seeds: Tensor, tangent: Tangent) -> None:
+        """Learn how much may be rounding from a gradient at y, of the combination `seeds` of the guide.
+
+        Rounding is that of the scores: a flat last operation flattens it too, so the gradient counts as much less as
+        the combination of the scores is smaller than that of the guide.
+        """
+        weight = seeds.abs().sum(1) / 2
+        if tangent.guide is not tangent.scores:
+            weight = weight * (seeds * tangent.guide).sum(1).abs() / (seeds * tangent.scores).sum(1).abs()
+        self.rounding.learn(rows, y, g, weight=weight)
 
     def margin_seeds(self, rows: Tensor, z: Tensor) -> Tensor:
         """The combination of scores that is the margin of the goal."""

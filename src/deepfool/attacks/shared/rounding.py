@@ -17,6 +17,11 @@ SHARE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.b
 """Of what the scores are summed up from; 1e-6 is 8 units of rounding in float32."""
 
 
+SQUASHED = 0.15
+"""Of that, what is left where the scores were squashed at the end (tanh, sigmoid): 2.5 units of rounding below 1 in
+float32. There the last operation adds a unit, and what it was given has been flattened with everything else."""
+
+
 class Rounding:
     """The margin that counts as a change, for each sample; grows as gradients are seen.
 
@@ -37,3 +42,14 @@ class Rounding:
         terms = (w * y).abs().sum(1) / weight
         terms = torch.where(terms.isfinite(), terms, torch.zeros_like(terms)).to(self.tolerance.dtype)
         self.tolerance.scatter_reduce_(0, rows, self.share * (self.magnitude[rows] + terms), "amax")
+
+    def squash(self) -> None:
+        """The scores were squashed at the end: their size says less about rounding, gradients before it say the rest.
+
+        >>> rounding = Rounding(torch.tensor([[1.0, -1.0]]), torch.float32)
+        >>> rounding.squash()
+        >>> rounding.tolerance
+        tensor([1.5000e-07])
+        """
+        self.magnitude = SQUASHED * self.magnitude
+        self.tolerance = self.share * self.magnitude

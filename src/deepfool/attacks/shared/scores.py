@@ -6,9 +6,13 @@ perturbation would, so that inputs and scores which are rounded on the way still
 
     slopes at x_0      of all scores, along a few hundred groups that cover the input
     nearest classes    the smallest step to each by these slopes; further along, back, until it just fools
-    rounds, for ever   slopes of the margin at the best point, along smaller groups; a smaller step by the new slopes
+    rounds, for ever   slopes of the margin at the best point, along smaller groups; then the point nearest to x_0
+                       beyond the boundary by these slopes, inside a cube that shrinks where that does not help
 
-The sequence does not depend on how many queries there are: with more of them it is continued.
+The sequence does not depend on how many queries there are: with more of them it goes on. In linf, on 30
+images of MNIST behind a gradient of zero, it is at 1.31 times the smallest perturbation of LeNet after 250 queries, at
+1.22 after 500 and at 1.10 after 1000 (fc500: 1.20, 1.15 and 1.06). A sketch of random squares alone took twice as many
+queries on LeNet.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence
+from deepfool.attacks.shared.groups import cover, tile
 from deepfool.attacks.shared.task import Task
-from deepfool.norms import dual, norm, step, step_in_box
+from deepfool.norms import norm, project
 
 CAUTION = (
     "found by the scores alone: the gradients are zero or mislead here (gradient masking?), so the smallest "
@@ -44,11 +49,15 @@ SEARCH, SHORT = 10, 3
 """Queries to find where a step just fools: the first time, and in a round."""
 BEYOND = 1.002
 """How far beyond its boundary, by the slopes, a round steps."""
+GROW, SHRINK, LEAST = 1.5, 0.5, 0.03
+"""How far features may move in a round changes so: after one that made the perturbation smaller, and one that did
+not. From LEAST of the way across x_0 it begins anew: what is rounded takes long steps."""
 AT_ONCE = 256
 """Points in one forward pass, at least where there are fewer samples."""
 
 Move: TypeAlias = "Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]"
 """From samples, their points (k, d) and a group to the points with the group moved, and by how much in all (k,)."""
+Cube: TypeAlias = "tuple[Tensor, Tensor]"
 Felt: TypeAlias = "tuple[Tensor, Tensor, Tensor, Tensor]"
 
 
@@ -92,15 +101,19 @@ class _Search:
         self.margin = task.asked.goal.margin(rows, task.asked.scores[rows]).to(x.dtype)
         """At the best point."""
         self.probe = torch.zeros_like(x[:, :1])
+        """(k, 1): how far features move to feel a slope, as a share of their range."""
+        self.radius = torch.full_like(x[:, :1], math.inf)
+        """(k, 1): how far features may move in a round."""
 
     def run(self) -> None:
-        side, groups = _cover(self.shape)
+        side, groups = cover(self.shape, FIRST)
         answering = self._choose_probe(self._who_can(len(PROBES), self.everyone))
         self._begin(answering, groups.to(self.rows.device))
         going = self.everyone[(self.w != 0).any(1)]
+        self.radius = self._widest(self.everyone)
         while len(going):
             side = max(1, side // 2)
-            going = self._sweep(going, _tile(self.shape, side).to(self.rows.device))
+            going = self._sweep(going, tile(self.shape, side).to(self.rows.device))
 
     def _measure_room(self) -> tuple[Tensor, Tensor, Tensor]:
         """The bounds, closed where the mask is, and the range of each feature: that of the sample where none bound."""
@@ -173,7 +186,7 @@ class _Search:
         gaps = (z_0.gather(1, lowered) - z_0.gather(1, raised)).clamp_min(0).to(self.x.dtype)
         steps = [self._step(i, gaps[:, k], slopes[:, k, groups]) for k in range(gaps.shape[1])]
         # Out of reach by the slopes is not out of reach: such classes come last.
-        sizes = [norm(r, self.asked.p) + torch.where(possible, 0, 1e6) for r, possible in steps]
+        sizes = [norm(y - self.x[i], self.asked.p) + torch.where(possible, 0, 1e6) for y, possible in steps]
         at = torch.arange(len(i), device=i.device)
         for turn, nth in enumerate(torch.stack(sizes, 1).argsort(1)[:, :CLASSES].T):
             at = at[torch.isin(i[at], self._who_can(SEARCH, i[at]))]
@@ -213,6 +226,11 @@ class _Search:
             return classes, self.asked.label[rows, None].expand_as(classes)
         return classes, self.asked.goal.pair(rows, z)[1][:, None]
 
+    def _widest(self, i: Tensor) -> Tensor:
+        """How far features have to move, at most, to get to the other side of x_0."""
+        widest = 2 * norm(self.best[i] - self.x[i], math.inf)[:, None]
+        return torch.where(widest > 0, widest, math.inf)
+
     def _feel(self, i: Tensor, y: Tensor, groups: Iterable[Tensor], move: Move) -> Iterator[Felt]:
         """For each group: itself, by how much it moved away from y, and scores and margins there."""
         groups = iter(groups)
@@ -234,25 +252,27 @@ class _Search:
         r = y - self.x[i]
         size = norm(r, math.inf)[:, None]
         far = torch.where(r == 0, torch.where(size > 0, size, self.probe[i] * self.range[i]), r)
-        moved = torch.where(inside, self._clip(i, self.x[i] - far) - y, torch.zeros_like(y))
+        most = torch.maximum(self.radius[i], self.probe[i] * self.range[i])
+        moved = torch.where(inside, (self._clip(i, self.x[i] - far) - y).clamp(-most, most), torch.zeros_like(y))
         return y + moved, moved.sum(1)
 
-    def _step(self, i: Tensor, gain: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest step from x_0 that gains so much by the slopes w, inside the bounds; and where there is one."""
-        room = torch.where(w > 0, self.upper[i] - self.x[i], self.x[i] - self.lower[i])
-        w = torch.where(room > 0, w, torch.zeros_like(w))
-        if bool(room.isinf().all()):
-            return step(gain, w, self.asked.p), norm(w, dual(self.asked.p)) > 0
-        return step_in_box(gain, w, room, self.asked.p)
+    def _step(self, i: Tensor, gain: Tensor, w: Tensor, cube: Cube | None = None) -> tuple[Tensor, Tensor]:
+        """The point nearest to x_0 that gains so much over it by the slopes w, inside the bounds (and a cube); and
+        where there is one."""
+        x, lower, upper = self.x[i], self.lower[i], self.upper[i]
+        if cube is not None:
+            lower, upper = torch.maximum(lower, cube[0]), torch.minimum(upper, cube[1])
+        w = torch.where(lower < upper, w, torch.zeros_like(w))
+        return project(x, w, (w * x).sum(1) + gain, lower, upper, self.asked.p)
 
-    def _search(self, i: Tensor, w: Tensor, gain: Tensor, queries: int) -> None:
+    def _search(self, i: Tensor, w: Tensor, gain: Tensor, queries: int, cube: Cube | None = None) -> None:
         """How large a gain by the slopes w does it take to fool? A bracket, closed by secants and bisections."""
         low, high = torch.zeros_like(gain), torch.full_like(gain, math.inf)
         m_low = self.asked.goal.margin(self.rows[i], self.asked.scores[self.rows[i]]).to(gain.dtype)
         m_high = torch.zeros_like(gain)
         for turn in range(queries):
-            r, _ = self._step(i, gain, w)
-            ((_, m),) = self._look(i, [self.x[i] + r])
+            y, _ = self._step(i, gain, w, cube)
+            ((_, m),) = self._look(i, [y])
             fooled = m > 0
             low, m_low = torch.where(fooled, low, gain), torch.where(fooled, m_low, m)
             high, m_high = torch.where(fooled, gain, high), torch.where(fooled, m, m_high)
@@ -282,33 +302,14 @@ class _Search:
             w = torch.where(inside & (slope != 0), slope, w)  # no change at all says nothing: it may be rounded away
         self.w[i] = w
         gain = (w * (y - self.x[i])).sum(1) - m_y
-        self._search(i, w, BEYOND * gain.clamp_min(0), SHORT)
+        before, cube = self.size[i].clone(), (y - self.radius[i], y + self.radius[i])
+        self._search(i, w, BEYOND * gain.clamp_min(0), SHORT, cube)
+        went_well = (self.size[i] < before) | before.isinf()
+        radius = self.radius[i] * torch.where(went_well, GROW, SHRINK)[:, None].to(y.dtype)
+        self.radius[i] = torch.where(radius < LEAST * self._widest(i), self._widest(i), radius)
 
 
 def _slope(change: Tensor, moved: Tensor) -> Tensor:
     """Changes (k, c) per unit of movement (k,); zero where nothing moved or the change is not finite."""
     slope = change / torch.where(moved == 0, math.inf, moved)[:, None].to(change.dtype)
     return torch.nan_to_num(slope, 0.0, 0.0, 0.0)
-
-
-def _tile(shape: Sequence[int], side: int) -> Tensor:
-    """(d,): the group of each feature: squares of this side in each channel of an image, else runs of features.
-
-    >>> _tile((1, 2, 4), 2).tolist(), _tile((5,), 2).tolist()
-    ([0, 0, 1, 1, 0, 0, 1, 1], [0, 0, 1, 1, 2])
-    """
-    if len(shape) != 3:
-        return torch.arange(math.prod(shape)) // side
-    channels, height, width = shape
-    across = -(-width // side)
-    down = -(-height // side)
-    c, i, j = torch.meshgrid(torch.arange(channels), torch.arange(height), torch.arange(width), indexing="ij")
-    return ((c * down + i // side) * across + j // side).flatten()
-
-
-def _cover(shape: Sequence[int]) -> tuple[int, Tensor]:
-    """The smallest side with no more than FIRST groups, and the groups."""
-    side = 1
-    while int((groups := _tile(shape, side)).max()) >= FIRST:
-        side += 1
-    return side, groups
