@@ -16,6 +16,7 @@ from torch import Tensor
 
 from deepfool.classifier.classifier import Classifier
 from deepfool.classifier.last_hidden_layer import find_hidden_layer, follow_layers
+from deepfool.classifier.unmasking import Unmasking, seeing_through
 from deepfool.errors import ModelError, is_out_of_memory
 from deepfool.norms import norm
 
@@ -32,22 +33,28 @@ class Tangent:
     [torch.Size([2, 2, 4])]
     """
 
-    def __init__(self, f: Classifier, x: Tensor, *, hidden: bool = False) -> None:
-        """`hidden`: keep what the last hidden layer returns, for `relative_slopes`."""
+    def __init__(self, f: Classifier, x: Tensor, *, hidden: bool = False, unmask: bool = False) -> None:
+        """`hidden`: keep what the last hidden layer returns, for `relative_slopes`. `unmask`: see through operations
+        that hide gradients; where no gradient exists at all, the rows are zero."""
         self.f = f
         self.x = x.detach().requires_grad_(True)
         self._at_hidden: Tensor | None = None
         if f.row_bytes is None or (hidden and not f.hidden_layer_sought):
-            self._graph, self._at_hidden = _measured_forward(f, self.x, seek_hidden=hidden)
+            scores, self._graph, self._at_hidden = _measured_forward(f, self.x, seek_hidden=hidden, unmask=unmask)
         elif f.hidden_layer is None or not hidden:
-            self._graph = f(self.x)
+            scores, self._graph = _read(f, self.x, *_run(f, self.x, unmask))
         else:
             with f.hidden_layer.watch() as seen:
-                self._graph = f(self.x)
+                ran = _run(f, self.x, unmask)
+            scores, self._graph = _read(f, self.x, *ran)
             self._at_hidden = seen[0] if len(seen) == 1 and len(seen[0]) == len(x) else None
-        self.scores = self._graph.detach()
+        self.scores = scores.detach()
+        """(n, c): what the model says."""
+        self.guide = self.scores if self._graph is scores else self._graph.detach()
+        """(n, c): the scores whose gradients the rows are, before the last operation if that saturates; else `scores`
+        itself."""
         self._rows: Tensor | None = None
-        if not self._graph.requires_grad:
+        if not self._graph.requires_grad and not unmask:
             raise ModelError(
                 "the scores do not depend on the input in a way that torch can differentiate.",
                 hint="look for .detach(), .item(), numpy or torch.no_grad() inside the model.",
@@ -60,7 +67,9 @@ class Tangent:
         >>> tangent.scores.shape
         torch.Size([2, 3])
         """
+        same = self.guide is self.scores
         self._rows, self.scores = rows, self.scores[rows]
+        self.guide = self.scores if same else self.guide[rows]
         return self
 
     def difference_rows(self, classes: Tensor, reference: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -131,7 +140,7 @@ class Tangent:
 
     def _pull_back(self, seeds: Tensor, *, keep: bool) -> Tensor:
         """Vector-Jacobian products for a stack of seeds, batched if the model's operators allow it."""
-        if len(seeds) > 1 and self.f.batched_rows:
+        if len(seeds) > 1 and self.f.batched_rows and self._graph.requires_grad:
             rows = self._pull_back_together(seeds, self.x)
             if rows is not None:
                 return rows
@@ -144,6 +153,8 @@ class Tangent:
 
     def _differentiate(self, seed: Tensor, *, keep: bool) -> Tensor:
         """The gradient of one combination of the scores, shaped as x."""
+        if not self._graph.requires_grad:
+            return torch.zeros_like(self.x)
         try:
             (row,) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=keep)
         except Exception as error:
@@ -195,9 +206,27 @@ def cross_entropy(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.nn.functional.softplus(excess), excess.sigmoid(), direction
 
 
-def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool) -> tuple[Tensor, Tensor | None]:
+def _run(f: Classifier, x: Tensor, unmask: bool) -> tuple[Tensor, Unmasking | None]:
+    """What the model returns for x, and what was seen of gradients that it hides."""
+    if not unmask:
+        return f.run(x), None
+    with seeing_through(f) as mode:
+        return f.run(x), mode
+
+
+def _read(f: Classifier, x: Tensor, returned: Tensor, mode: Unmasking | None) -> tuple[Tensor, Tensor]:
+    """The scores in what the model returned, and those to take gradients of."""
+    z = f.read(returned, x)
+    guide = None if mode is None else mode.guide(f, returned, x)
+    return z, z if guide is None else guide
+
+
+def _measured_forward(
+    f: Classifier, x: Tensor, *, seek_hidden: bool, unmask: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """A forward pass that notes the largest tensor kept for the backward pass, to foresee what a row will take, and
-    looks for the last hidden layer if asked to. Returns the scores, and the tensor at that layer."""
+    looks for the last hidden layer if asked to. Returns the scores, those to take gradients of, and the tensor at that
+    layer."""
     largest = x[0].numel() * x.element_size()
 
     def note(kept: Tensor) -> Tensor:
@@ -210,13 +239,13 @@ def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool) -> tuple[T
         torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept),
         follow_layers(f.model if seek_hidden else None) as calls,
     ):
-        returned = f.run(x)
-    z = f.read(returned, x)
+        returned, mode = _run(f, x, unmask)
+    z, guide = _read(f, x, returned, mode)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
     f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
-    found = find_hidden_layer(calls, x, z)
+    found = find_hidden_layer(calls, x, guide)
     if found is None:
-        return z, None
+        return z, guide, None
     f.hidden_layer, at_hidden = found
-    return z, at_hidden
+    return z, guide, at_hidden

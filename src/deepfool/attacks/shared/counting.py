@@ -25,6 +25,15 @@ class CountedModel:
         self.forwards = torch.ones_like(asked.label)  # the look at x_0
         self.backwards = torch.zeros_like(asked.label)
         self._opening = opening
+        self.masks: tuple[str, ...] = ()
+        """What hides gradients in the model and is seen through from now on, by name."""
+
+    def unmask(self, names: tuple[str, ...]) -> None:
+        """From now on, linearise past the operations of these names, as `find_masks` gives them; nothing if none."""
+        self.masks = names
+        if names:
+            self._opening = None  # it saw masked gradients, and the last hidden layer through them
+            self.f.hidden_layer, self.f.hidden_layer_sought = None, False
 
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note passes of these samples; a sample may appear in `rows` several times."""
@@ -48,7 +57,7 @@ class CountedModel:
         `hidden`: keep what the last hidden layer returns.
         """
         self.count(rows, forwards=1)
-        return Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden)
+        return Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden, unmask=bool(self.masks))
 
     def linearise_inputs(self, rows: Tensor) -> Tangent:
         """The linearisation at x_0; the first time, the forward pass was already made."""
@@ -63,13 +72,23 @@ class CountedModel:
         `of` says which combination; the margin of the goal unless given. The gradient is zero on features that may not
         change, and zero altogether where it is not finite: there is no direction to go.
         """
-        tangent = Tangent(self.f, self.asked.inputs(rows, y))
-        seeds = (of or self.margin_seeds)(rows, tangent.scores)
+        z, _, g = self.guided_gradient(rows, y, of)
+        return z, g
+
+    def guided_gradient(self, rows: Tensor, y: Tensor, of: Combine | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for a model that hides gradients: its scores, the guide (see `unmasking`), and the gradient of the
+        combination that `of` chooses by the guide. Where nothing is hidden, the guide is the scores."""
+        tangent = Tangent(self.f, self.asked.inputs(rows, y), unmask=bool(self.masks))
+        z, guide = tangent.scores, tangent.guide
+        seeds = (of or self.margin_seeds)(rows, guide)
         g = tangent.row(seeds).to(y.dtype)
         self.count(rows, forwards=1, backwards=1)
-        self.rounding.learn(rows, y, g, weight=seeds.abs().sum(1) / 2)
+        weight = seeds.abs().sum(1) / 2
+        if guide is not z:  # rounding is that of the scores, and a flat last operation flattens it too
+            weight = weight * (seeds * guide).sum(1).abs() / (seeds * z).sum(1).abs()
+        self.rounding.learn(rows, y, g, weight=weight)
         g = self.asked.masked(rows, g)
-        return tangent.scores, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
+        return z, guide, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
 
     def margin_seeds(self, rows: Tensor, z: Tensor) -> Tensor:
         """The combination of scores that is the margin of the goal."""
