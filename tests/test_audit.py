@@ -94,8 +94,13 @@ def test_rounded_scores_are_told(data):
 
 
 def test_a_random_model_fails():
-    checks = on_the_model.check_scores(subject(model=Noisy(), x=nets.points(8)[0]))
-    assert [check.verdict for check in checks] == [FAIL, CAUTION], "the second cannot be found out"
+    found = only(on_the_model.check_scores(subject(model=Noisy(), x=nets.points(8)[0])))
+    assert (found.name, found.verdict) == ("same scores twice", FAIL)
+    assert found.number > 0
+
+
+def test_a_single_sample_has_no_neighbours():
+    assert only(on_the_model.check_scores(subject(x=torch.rand(1, 4)))).verdict is PASS
 
 
 def test_a_model_that_looks_at_its_neighbours():
@@ -135,9 +140,9 @@ def test_saturated_probabilities_are_told():
     ("weak", "strong", "p", "verdict", "number"),
     [
         ([1.005] * 8, [1.0] * 8, 2.0, PASS, 0.005),
-        ([1.03] * 8, [1.0] * 8, 2.0, CAUTION, 0.0291),
-        ([1.03] * 8, [1.0] * 8, math.inf, CAUTION, 0.0291),
-        ([1.03] * 8, [1.0] * 8, 1.0, PASS, 0.0291),
+        ([1.05] * 8, [1.0] * 8, 2.0, CAUTION, 0.0476),
+        ([1.05] * 8, [1.0] * 8, math.inf, CAUTION, 0.0476),
+        ([1.05] * 8, [1.0] * 8, 1.0, PASS, 0.0476),
         ([None] + [1.0] * 7, [1.0] * 8, 2.0, CAUTION, 0.0),
         ([None] * 8, [None] * 8, 2.0, CAUTION, None),
         ([0.0] * 8, [0.0] * 8, 2.0, PASS, 0.0),

@@ -35,6 +35,8 @@ def check_scores(subject: Subject) -> list[Check]:
             Verdict.CAUTION,
         ),
     ):  # fmt: skip
+        if holds is None and facts["repeatable"] is not None:
+            continue  # of a random model, or of a single sample, there is no telling
         if holds is None:
             checks.append(Check(name, Verdict.CAUTION, "This could not be found out.", None))
         else:

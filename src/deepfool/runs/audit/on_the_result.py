@@ -16,10 +16,11 @@ from deepfool.runs.audit.subject import NORMS, STRONGEST, Subject
 from deepfool.runs.gallery import is_image
 from deepfool.runs.rows import Floats, Row, says_convergence
 
-FALL = {1.0: 0.05, 2.0: 0.02, math.inf: 0.02}
+FALL = {1.0: 0.06, 2.0: 0.04, math.inf: 0.04}
 """How much smaller, by the norm p, ten times the passes may make the perturbations (geometric mean). Measured from 100
-to 1000 passes on 8 and 16 samples: fc500-mnist, lenet-mnist and lenet-cifar10 up to 0.009 in l2 and linf and 0.04 in
-l1; five networks on which attacks are hard, from 0.025 on in l2 and linf (one cell: 0.010) and from 0.18 on in l1."""
+to 1000 passes on 8 and 16 samples. Healthy: fc500-mnist, lenet-mnist, lenet-cifar10 and a residual network with GELU
+up to 0.009 in l2 and linf and 0.04 in l1, an attention network 0.029 in l2. Five networks on which attacks are hard:
+0.048 to 0.55 in l2, 0.010 to 0.49 in linf (the smallest ones where 100 passes come within 5 %), from 0.18 on in l1."""
 
 MEAN, WORST = 1.1, 1.2
 """How many times the smallest known norm those of the run may be: on average, and for any sample."""
@@ -103,7 +104,7 @@ def check_convergence(subject: Subject) -> list[Check]:
     records, attack = subject.records, name_attack(subject.job.attack)
     name, fooled = "converged", int((records.fooled & (records.converged >= 0)).sum())
     if not says_convergence(attack, records):
-        sentence = f"{attack} stops at its first answer: whether that can be made smaller, the strongest attack says."
+        sentence = f"{attack} ends with its first answer; how far that is from the smallest, the strongest attack says."
         return [Check(name, Verdict.PASS, sentence, None)]
     open_ = int((records.fooled & (records.converged == 0)).sum())
     if open_ <= UNSETTLED * fooled:
@@ -190,13 +191,12 @@ def _are_pixels(x: Tensor) -> bool:
 
 
 def _percent(share: float) -> str:
-    """A share as a percentage, never "-0".
+    """A share as a percentage, in two digits.
 
     >>> _percent(0.0123), _percent(-0.0001), _percent(0.5)
-    ('1.2 %', '0 %', '50 %')
+    ('1.2 %', 'less than 0.1 %', '50 %')
     """
-    value = 100 * share
-    return f"{value:.2g} %" if abs(value) >= 0.05 else "0 %"
+    return f"{100 * share:.2g} %" if share >= 0.001 else "less than 0.1 %"
 
 
 def _cannot(name: str, subject: Subject) -> Check:
