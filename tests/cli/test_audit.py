@@ -54,7 +54,8 @@ def test_audit_of_a_model():
              "--limit", 50, "--json", "--strict").stdout
     )  # fmt: skip
     assert found["verdict"] == "pass"
-    assert found["samples"] == [0, 49]
+    assert len(found["samples"]) == 2
+    assert max(found["samples"]) < 50
 
 
 def test_exit_codes(monkeypatch, run):

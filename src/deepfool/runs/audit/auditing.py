@@ -39,6 +39,9 @@ LEAST = 200
 EVERY = 50
 """`evaluate` audits one of so many samples, and at most `SAMPLES`."""
 
+AMONG = 4
+"""Without a run, so many times more samples are attacked first, to choose from."""
+
 
 class AuditWarning(UserWarning):
     """A run could not be audited; what it measured stands."""
@@ -96,9 +99,11 @@ def audit(
         knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     selection = manifests.select(len(chosen), limit=limit)
-    index = selection[spread(len(selection), samples)].tolist()
+    index = selection[spread(len(selection), AMONG * samples)].tolist()
     rows, _ = attack_with(job, source.module, Batch(index, np.asarray(chosen.batch(index)), [-1] * len(index)))
-    return _go_through(source.module, chosen, job, rows, Records.of(rows, job.p))
+    records = Records.of(rows, job.p)
+    picked = [rows[i] for i in sorted(choose_samples(records, samples).tolist())]
+    return _go_through(source.module, chosen, job, picked, records)
 
 
 def _audit_run(run: Run, model: Any, data: Any, *, samples: int, device: str, may_run_code: bool) -> Audit:

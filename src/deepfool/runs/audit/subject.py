@@ -65,17 +65,22 @@ class Subject:
 
 
 def choose_samples(records: Records, samples: int) -> Ints:
-    """The positions of the samples to audit: spread evenly from the most fragile to the most robust.
+    """The positions of the samples to audit: from the most fragile to the most robust, more of the robust ones.
 
-    What was not fooled counts as the most robust; what was misclassified to begin with is left out.
+    A search that went wrong ends with a perturbation that is too large: on a provably trained network, all 9 of 100
+    rows that were off by more than 1.2 times were among the largest quarter. What was not fooled counts as the most
+    robust; what was misclassified to begin with is left out.
 
-    >>> rows = [{"index": i, "label": 0, "status": "FOOLED", "r_p": 9.0 - i, "x_p": 1.0} for i in range(9)]
-    >>> choose_samples(Records.of(rows, p=2), 3).tolist()
-    [8, 4, 0]
+    >>> rows = [{"index": i, "label": 0, "status": "FOOLED", "r_p": 100.0 - i, "x_p": 1.0} for i in range(100)]
+    >>> choose_samples(Records.of(rows, p=2), 5).tolist()
+    [99, 56, 25, 6, 0]
     """
     searched = np.flatnonzero(records.status != Status.MISCLASSIFIED)
     order = searched[np.argsort(records.r["p"][searched], kind="stable")]
-    return np.asarray(order[spread(len(order), samples)])
+    if len(order) <= samples:
+        return order
+    quantiles = 1 - np.linspace(1, 0, samples) ** 2 if samples > 1 else np.ones(1)
+    return np.asarray(order[np.unique((quantiles * (len(order) - 1)).round().astype(np.int64))])
 
 
 def spread(count: int, wanted: int) -> Ints:
