@@ -48,6 +48,8 @@ def test_rows_are_what_the_attack_returns(tmp_path):
     assert [row["forwards"] for row in rows] == found.forwards.tolist()
     assert [row["backwards"] for row in rows] == found.backwards.tolist()
     assert [row["true_label"] for row in rows] == labels.tolist()
+    assert [row["evidence"] for row in rows] == ["gradients"] * 20
+    assert [row["converged"] for row in rows] == found.converged.tolist()
     flat = found.r.double()
     for name, p in (("l1", 1), ("l2", 2), ("linf", float("inf")), ("p", 2)):
         assert [row[f"r_{name}"] for row in rows] == pytest.approx(flat.norm(p, dim=1).tolist())

@@ -40,9 +40,9 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Classifier", "Evidence", "Run", "SmallestEps", "Status", "__version__", "affine", "datasets", "ddn",
-        "deepfool", "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "lbfgs", "metrics", "models", "smallest",
-        "smallest_eps", "superdeepfool", "tighten",
+        "Adversarial", "Audit", "Classifier", "Evidence", "Run", "SmallestEps", "Status", "__version__", "affine",
+        "audit", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "lbfgs",
+        "metrics", "models", "smallest", "smallest_eps", "superdeepfool", "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -283,7 +283,21 @@ def test_runs_on_different_data_or_norms_are_not_compared(tmp_path):
 def test_remarks_of_the_attack_are_passed_on(tmp_path):
     """`smallest` uses decisions alone where there is no gradient, and says so."""
     run = evaluate(nets.Flat(), nets.points(20), "smallest", out=tmp_path / "run")
-    assert any("found by decisions alone" in warning for warning in metrics.summarize(run)["warnings"])
+    summary = metrics.summarize(run)
+    assert any("found by decisions alone" in warning for warning in summary["warnings"])
+    late = summary["evidence"]["decisions"]
+    assert late + summary["evidence"]["gradients"] == summary["status"]["FOOLED"]
+    assert any(f"gradients ({late} by decisions alone)" in warning for warning in summary["warnings"])
+
+
+def test_what_had_not_converged_is_told(tmp_path):
+    run = evaluate(nets.small(), nets.points(20), "smallest", out=tmp_path / "run")
+    lines = [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
+    lines = [{**row, "converged": row["index"] > 2} for row in lines]
+    (run.folder / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    summary = metrics.summarize(run)
+    assert summary["not_converged"] == 3
+    assert any(warning.startswith("3 of 20 perturbations had not converged") for warning in summary["warnings"])
 
 
 def test_the_summary_is_plain_json_and_warns(tmp_path):

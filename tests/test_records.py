@@ -16,6 +16,7 @@ import pytest
 
 from deepfool import Run, deepfool, evaluate
 from deepfool.errors import RunError
+from deepfool.metrics import summarize
 from deepfool.runs import writing
 from deepfool.runs.evaluation import Interrupted
 from deepfool.runs.merging import merge
@@ -318,6 +319,9 @@ DAMAGES = [
     (setting(seconds=-1), "seconds must be"),
     (setting(batch=0), "batch must be|starts a batch"),
     (setting(reason=["a"]), "reason must be a text"),
+    (setting(evidence="guesses"), "evidence must be one of gradients, repaired, scores, decisions, got 'guesses'"),
+    (setting(evidence=None), "evidence must be one of"),
+    (setting(converged=1), "converged must be true or false, got 1"),
     (lacking("r_l1"), "it has no r_l1"),
     (lacking("index"), "it has no index"),
 ]
@@ -334,6 +338,21 @@ def test_rows_that_were_tampered_with_are_found_out(whole, tmp_path, change, mat
     assert not (tmp_path / "merged").exists()
     with pytest.raises(RunError, match=match):
         measure(tmp_path / "run")
+
+
+def test_rows_of_older_versions_are_read(whole, tmp_path):
+    """They say neither what they were found by nor whether they had converged: that is unknown."""
+
+    def forget(rows):
+        for row in rows:
+            row.pop("evidence", None), row.pop("converged", None)
+
+    run = damage(whole, tmp_path / "run", forget)
+    records = run.records()
+    assert set(records.evidence.tolist()) == set(records.converged.tolist()) == {-1}
+    assert summarize(run)["evidence"] == {"unknown": int(records.fooled.sum())}
+    assert summarize(run)["not_converged"] is None
+    assert measure(tmp_path / "run").complete, "it can be resumed"
 
 
 def test_lines_that_are_no_rows(whole, tmp_path):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
     from deepfool.attacks.tighten import tighten as tighten
     from deepfool.classifier import Classifier as Classifier
+    from deepfool.runs.audit.auditing import audit as audit
+    from deepfool.runs.audit.checklist import Audit as Audit
     from deepfool.runs.evaluation import evaluate as evaluate
     from deepfool.runs.records import Run as Run
     from deepfool.training.finetuning import finetune as finetune
@@ -39,12 +41,14 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Adversarial": "deepfool.attacks.shared.adversarial",
+    "Audit": "deepfool.runs.audit.checklist",
     "Classifier": "deepfool.classifier",
     "Evidence": "deepfool.attacks.shared.adversarial",
     "Run": "deepfool.runs.records",
     "SmallestEps": "deepfool.attacks.fgsm",
     "Status": "deepfool.attacks.shared.adversarial",
     "affine": "deepfool.attacks.affine",
+    "audit": "deepfool.runs.audit.auditing",
     "datasets": "",
     "ddn": "deepfool.attacks.ddn",
     "deepfool": "deepfool.attacks.deepfool",
@@ -65,6 +69,7 @@ _HOME = {
 
 __all__ = [
     "Adversarial",
+    "Audit",
     "Classifier",
     "Evidence",
     "Run",
@@ -72,6 +77,7 @@ __all__ = [
     "Status",
     "__version__",
     "affine",
+    "audit",
     "datasets",
     "ddn",
     "deepfool",

@@ -110,7 +110,7 @@ def identify(**arguments):
     rest = {"keep_perturbations": given.pop("save_perturbations", False), "compile": given.pop("compile", False)}
     data, indices = load("mnist-sample"), given.pop("indices", None)
     knobs = given.pop("knobs", {})
-    job = evaluation._describe_job("fc500-mnist", SOURCE, given.pop("attack"), knobs=knobs, **given, **rest)
+    job = evaluation.describe_job("fc500-mnist", SOURCE, given.pop("attack"), knobs=knobs, **given, **rest)
     return evaluation._identify(job, data, manifests.select(len(data), indices=indices))
 
 

@@ -16,6 +16,7 @@ import typer
 from deepfool import __version__
 from deepfool.cli import (
     attack,
+    audit,
     check,
     compare,
     data,
@@ -59,6 +60,7 @@ _add("figure", figure.draw_run, "deepfool figure runs/before runs/after curve -o
 _add("compare", compare.compare_runs, "deepfool compare runs/before runs/after")
 _add("check", check.check_run, "deepfool check runs/candidate --min-rho 0.1 --max-fooled 0.5@eps=0.3")
 _add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
+_add("audit", audit.audit_run, "deepfool audit runs/lenet-mnist-mnist-sample-deepfool-p2")
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")

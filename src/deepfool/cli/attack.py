@@ -45,14 +45,14 @@ def attack_image(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Perturb one image. Shows labels, scores, the norm and rho; can write the perturbed image and a comparison."""
-    from deepfool.cli.evaluate import _read_p, read_bounds, read_knobs
+    from deepfool.cli.evaluate import read_bounds, read_knobs, read_p
     from deepfool.models.sources import resolve
     from deepfool.reporting.single import attack_one, read_image
 
     _check_png(out, picture)
     source = resolve(model, arch=arch)
     x = read_image(image, source, size=size, grey=grey)
-    limits, norm = read_bounds(bounds), _read_p(p)
+    limits, norm = read_bounds(bounds), read_p(p)
     knobs = read_knobs(knob, attack_one)
     found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
     if also is not None:  # the other knobs belong to the first attack, these to the model

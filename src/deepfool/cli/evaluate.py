@@ -47,6 +47,7 @@ def evaluate_model(
     arch: str | None = typer.Option(None, help="The architecture, for file: models."),
     split: str | None = typer.Option(None, help="The split, for data sets that have splits (default: test)."),
     size: int | None = typer.Option(None, help="Resize folder: and hf: images to this side length."),
+    audit: bool = typer.Option(True, "--audit/--no-audit", help="Check a few samples at the end (of 200 or more)."),
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only warnings and errors."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON to stdout."),
@@ -68,12 +69,12 @@ def evaluate_model(
     try:
         with _drawing(console, folder) as draw:
             run = evaluate(
-                model, data, attack, out=folder, p=_read_p(p), bounds=read_bounds(bounds), arch=arch, split=split,
+                model, data, attack, out=folder, p=read_p(p), bounds=read_bounds(bounds), arch=arch, split=split,
                 size=size, limit=limit, indices=indices, shard=read_shard(shard),
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
-                on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
+                audit=audit, on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
                 **read_knobs(knob, evaluate),
             )  # fmt: skip
     except Interrupted as stopped:
@@ -125,7 +126,12 @@ def read_folder(text: str) -> Path:
     return Path(text)
 
 
-def _read_p(text: str) -> float:
+def read_p(text: str) -> float:
+    """The norm: a number, or inf.
+
+    >>> read_p("inf")
+    inf
+    """
     from deepfool.norms import check_p
 
     return check_p(text)  # type: ignore[arg-type]
@@ -231,6 +237,9 @@ def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], No
     with drawing(console, times=False) as bar:
 
         def draw(progress: Progress) -> None:
+            if progress.auditing:
+                bar.say("auditing a few samples (--no-audit leaves that out)")
+                return
             bar.show("", progress.done, progress.total, _tell(progress))
             line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
             bar.log("", line, always=progress.done == progress.total)

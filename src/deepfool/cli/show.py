@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
+    from deepfool.cli.audit import draw_audit
+    from deepfool.runs.audit.checklist import Audit
+
     own = summary["norm"]
     table = Table(box=box.SIMPLE_HEAD, title=f"{summary['model']} on {summary['data']}, {summary['attack']}, {own}")
     table.add_column("")
@@ -49,12 +52,25 @@ def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:
         table.add_row("rho_adv (l2)", *_cells(summary["rho_adv_l2"]))
     table.add_row("median relative", *_cells(summary["quantiles_relative"]["0.5"]))
     table.add_row(f"median {own}", *_cells(summary["quantiles"]["0.5"]))
+    for words, value in _tell_evidence(summary):
+        table.add_row(words, value, "")
     table.add_row("iterations, mean", _number(summary["iterations"]["mean"]), "")
     table.add_row("seconds of attack", _number(summary["seconds"]), "")
     console.print(table)
     for warning in summary["warnings"]:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+    if summary["audit"] is not None:
+        draw_audit(console, Audit.of_dict(summary["audit"]))
     console.print(summary["run"], soft_wrap=True, highlight=False, markup=False)
+
+
+def _tell_evidence(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the perturbations were found by and how many had not converged, where that is not the usual."""
+    evidence, open_ = summary["evidence"], summary["not_converged"]
+    if set(evidence) - {"gradients", "unknown"}:
+        yield "found by", ", ".join(f"{kind} {count}" for kind, count in evidence.items())
+    if open_:
+        yield "not converged", str(open_)
 
 
 def _cells(estimate: Mapping[str, Any]) -> tuple[str, str]:

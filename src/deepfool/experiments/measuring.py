@@ -50,7 +50,7 @@ def measure(
     def compute() -> dict[str, Any]:
         run = evaluate(
             model, data, attack, out=folder, p=p, bounds=bounds, limit=size, engine=session.engine,
-            workers=session.workers, on_progress=_reporting(session, name), **(knobs or {}),
+            workers=session.workers, on_progress=_reporting(session, name), audit=False, **(knobs or {}),
         )  # fmt: skip
         records = run.records()
         found = rho_adv(records, norm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.arguments import check_records, check_runs
 from deepfool.metrics.curves import accuracy_curve
 from deepfool.metrics.estimates import as_json, quantile
@@ -20,11 +20,16 @@ from deepfool.metrics.robustness import (
     rho_adv,
     share_fooled,
 )
+from deepfool.runs.audit.checklist import read_audit
 from deepfool.runs.consistency import list_cautions
 from deepfool.runs.records import Run
-from deepfool.runs.rows import Records, Row
+from deepfool.runs.rows import Records, Row, says_convergence
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+_OTHER_EVIDENCE = {
+    "repaired": "repaired gradients", "scores": "scores alone", "decisions": "decisions alone",
+}  # fmt: skip
 
 
 def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str, Any]:
@@ -42,6 +47,7 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
     records = run.records()
     warnings = find_warnings(run, records)
     rho = {norm: rho_adv(records, norm, confidence=confidence, seed=seed) for norm in ("l2", "p")}
+    audit = read_audit(run, len(records))
     curve = accuracy_curve(records) if len(records) else None
     ratios, sizes = relative_distances(records, "p"), records.r["p"][records.status != Status.MISCLASSIFIED]
     summary = {
@@ -54,6 +60,8 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
         "samples": len(records),
         "expected": run.expected,
         "status": {status.name: int((records.status == status).sum()) for status in Status},
+        "evidence": count_evidence(records),
+        "not_converged": count_open(run, records),
         "accuracy": clean_accuracy(records),
         "fooled": share_fooled(records),
         "rho_adv": rho["p"],
@@ -70,8 +78,28 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
         "passes": {"forwards": int(records.forwards.sum()), "backwards": int(records.backwards.sum())},
         "seconds": float(np.nansum(records.seconds)),
         "warnings": warnings,
+        "audit": None if audit is None else audit.as_dict(),
     }  # fmt: skip
     return as_json(summary)  # type: ignore[no-any-return]
+
+
+def count_evidence(records: Records) -> dict[str, int]:
+    """What the perturbations were found by, and how many; "unknown" in runs of older versions.
+
+    >>> rows = [{"status": "FOOLED", "evidence": "gradients"}, {"status": "FOOLED"}, {"status": "STUCK"}]
+    >>> count_evidence(Records.of(rows, p=2))
+    {'gradients': 1, 'unknown': 1}
+    """
+    names = {-1: "unknown", **{int(each): each.name.lower() for each in Evidence}}
+    kinds = Counter(records.evidence[records.fooled].tolist())
+    return {names[kind]: kinds[kind] for kind in (*map(int, Evidence), -1) if kinds[kind]}
+
+
+def count_open(run: Run, records: Records) -> int | None:
+    """How many perturbations had not converged when the search ended; None if that is not known of this attack."""
+    if not says_convergence(str(run.identity["attack"]["name"]), records):
+        return None
+    return int((records.fooled & (records.converged == 0)).sum())
 
 
 def find_warnings(run: Run, records: Records) -> list[str]:
@@ -89,6 +117,17 @@ def find_warnings(run: Run, records: Records) -> list[str]:
         found.append(
             f"{censored} of {len(records)} samples were not fooled ({kinds}): rho_adv is a lower bound that counts "
             f"them as 0, and has no upper end."
+        )
+    evidence = count_evidence(records)
+    if others := [f"{evidence[kind]} by {words}" for kind, words in _OTHER_EVIDENCE.items() if kind in evidence]:
+        found.append(
+            f"not all perturbations were found by the model's own gradients ({', '.join(others)}): the smallest ones "
+            f"may be smaller."
+        )
+    if count := count_open(run, records):
+        found.append(
+            f"{count} of {int(records.fooled.sum())} perturbations had not converged: with more passes they would "
+            f"still get smaller."
         )
     for reason, count in Counter(row["reason"] for row in run.rows() if _is_remark(row)).most_common(3):
         found.append(f"{count} of the fooled samples: {reason}.")

@@ -30,6 +30,7 @@ from deepfool.reporting import charts, provenance, wording
 from deepfool.reporting.gallery import Gallery, make_gallery
 from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references, is_bounded
 from deepfool.runs import manifests
+from deepfool.runs.audit.checklist import Audit, read_audit
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records
 
@@ -52,6 +53,7 @@ class Part:
     median: Estimate
     verdict: list[str]
     warnings: list[str]
+    audit: Audit | None
     classes: dict[str, Any]
     matrix: dict[str, Any]
     statuses: dict[str, int]
@@ -132,9 +134,10 @@ def _make_part(run: Run, records: Records, name: str, gallery: Gallery) -> Part:
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5),
         verdict=wording.write_verdict(run, records, family_of(run), known),
-        warnings=find_warnings(run, records), classes=charts.make_classes(run, records),
-        matrix=charts.make_matrix(run, records), statuses=dict(charts.count_statuses(records)), gallery=gallery,
-        facts=provenance.list_facts(run), command=provenance.repeat_command(run),
+        warnings=find_warnings(run, records), audit=read_audit(run, len(records)),
+        classes=charts.make_classes(run, records), matrix=charts.make_matrix(run, records),
+        statuses=dict(charts.count_statuses(records)),
+        gallery=gallery, facts=provenance.list_facts(run), command=provenance.repeat_command(run),
         verification=provenance.read_verification(run, len(records)),
     )  # fmt: skip
 

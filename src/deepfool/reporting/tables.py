@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from deepfool.errors import InputError
 from deepfool.metrics import Estimate, clean_accuracy, count_iterations, quantile, relative_distances, rho_adv
+from deepfool.metrics.summary import count_evidence, count_open
 from deepfool.reporting.wording import format_number
 from deepfool.runs.records import Run
 
@@ -35,6 +36,7 @@ def make_rows(runs: Sequence[Run]) -> list[Cells]:
         }
         row |= _spread("accuracy", clean_accuracy(records))
         row |= {"censored": int(records.censored.sum())}
+        row |= {"by_gradients": count_evidence(records).get("gradients"), "not_converged": count_open(run, records)}
         row |= _spread("rho_adv", rho_adv(records, "p"))
         row |= {"rho_adv_exact": str(not bool(records.censored.any())).lower()}
         row |= _spread("median", quantile(relative_distances(records, "p"), 0.5))

@@ -11,6 +11,7 @@ worker.py         what one worker does with a batch
 backlog.py        the batches still to run, and those to retry
 local.py          workers on this machine
 ray_cluster.py    workers on a Ray cluster
+audit/            how far to trust what was measured: a checklist
 consistency.py    whether the scores of a model are stable
 gallery.py        the samples that the report shows, kept when a run completes
 verification.py   check a run again from its stored perturbations

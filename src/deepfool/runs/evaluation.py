@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,20 +28,20 @@ from deepfool.attacks.shared.arguments import (
     check_optional_count,
     check_path,
 )
-from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, takes
+from deepfool.attacks.shared.registry import Attack, name_attack
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
 from deepfool.errors import DataError, DeepFoolError, InputError, RunError
 from deepfool.models.sources import Source, resolve
-from deepfool.norms import check_p
 from deepfool.runs import consistency, manifests
+from deepfool.runs.audit.auditing import audit_at_the_end, is_audited
 from deepfool.runs.execution import choose_device
 from deepfool.runs.gallery import keep_gallery
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.ray_cluster import check_address, run_on_ray
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Group, Ints, Row
-from deepfool.runs.worker import DTYPES, Batch, Job
+from deepfool.runs.worker import DTYPES, Batch, Job, describe_job
 from deepfool.runs.writing import RunWriter
 
 ENGINES = ("local", "ray")
@@ -61,6 +61,8 @@ class Progress:
     """rho_adv so far, in the norm of the attack; samples that were not fooled count as 0."""
     fooled: int
     censored: int
+    auditing: bool = False
+    """All samples are measured, and the audit begins."""
 
     @property
     def seconds_left(self) -> float:
@@ -101,6 +103,7 @@ def evaluate(
     engine: str = "local",
     ray_address: str | None = None,
     compile: bool = False,
+    audit: bool = True,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_stop: Callable[[], None] = lambda: None,
     loaded: Data | None = None,
@@ -134,6 +137,8 @@ def evaluate(
         engine: "local" or "ray".
         ray_address: the Ray cluster; None starts Ray on this machine.
         compile: run the model through torch.compile. It takes a minute to start, and pays off in long runs.
+        audit: check at the end, on a few samples, how far to trust the numbers (see `deepfool.audit`); runs of fewer
+            than 200 samples are not audited.
         on_progress: called with a `Progress` after each batch.
         on_stop: called at the first Ctrl-C; the batch is then finished, unless Ctrl-C is pressed again.
         loaded: the data, if you have loaded it from its name already; `data` is still what the manifest says.
@@ -153,6 +158,7 @@ def evaluate(
     out = check_path(out, "out")
     skip_misclassified = check_flag(skip_misclassified, "skip_misclassified")
     save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
+    audit = check_flag(audit, "audit")
     check_callable(on_progress, "on_progress")
     check_callable(on_stop, "on_stop")
     samples = load(data, split=split, size=size) if loaded is None else loaded
@@ -160,7 +166,7 @@ def evaluate(
     source = _resolve_untouched(model, arch)
     check_true_labels(source, samples, selection)
     device = choose_device(device)
-    job = _describe_job(
+    job = describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
         may_halve=isinstance(batch_size, str), knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
@@ -203,6 +209,14 @@ def evaluate(
                 f"{tally.total - tally.done} samples were not processed.", hint="rerun the command to resume."
             )
         raise Interrupted(run, tally.done)
+    if audit:
+        renew = tally.done > tally.done_before
+        try:
+            if is_audited(run, renew=renew):
+                on_progress(replace(tally.progress(), auditing=True))
+                audit_at_the_end(run, samples, job, source.module)
+        except KeyboardInterrupt:
+            raise Interrupted(run, tally.done) from None
     return run
 
 
@@ -244,25 +258,6 @@ def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
             return f(x).shape[1]
     except (DeepFoolError, RuntimeError, MemoryError):  # the attack will raise a better error
         return None
-
-
-def _describe_job(
-    model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
-    skip_misclassified: bool, **rest: Any,
-) -> Job:  # fmt: skip
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    seed = check_count(seed, "seed", least=0)
-    function = find_attack(attack)
-    if skip_misclassified and not takes(function, "labels"):
-        raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
-    complete = complete_knobs(function, knobs)
-    complete.pop("p", None)  # belongs to the run
-    return Job(
-        # Workers can build the model of a spec themselves; anything else has to be sent to them.
-        model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
-        p=check_p(p), knobs=complete, dtype=dtype, seed=seed, skip_misclassified=skip_misclassified, **rest,
-    )  # fmt: skip
 
 
 def _identify(job: Job, samples: Data, selection: Ints) -> dict[str, Any]:

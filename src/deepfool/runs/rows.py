@@ -3,8 +3,9 @@
 A row has `index`, `label` (the predicted class, which the attack leaves), `true_label` (null if unknown), `adv_label`,
 `status`, `iterations`, `r_p` and `x_p` (the norms of r and x, in the norm of the attack), `r_l1`, `r_l2`, `r_linf`,
 `x_l1`, `x_l2`, `x_linf`, `forwards`, `backwards`, `seconds` (its share of the time of its batch), `batch` (the size of
-that batch), and `reason` if it was not fooled or the attack has a remark. JSON has no infinity: the norms of r are null
-where no perturbation was found.
+that batch), and `reason` if it was not fooled or the attack has a remark. A row that was fooled also has `evidence`
+(what it was found by: gradients, repaired, scores or decisions) and `converged` (true or false); rows of older runs
+have neither, and theirs is unknown. JSON has no infinity: the norms of r are null where no perturbation was found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.adversarial import Evidence, Status
+from deepfool.attacks.shared.registry import ATTACKS, END_WITH_THE_FIRST
 
 Row = dict[str, Any]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -59,6 +61,10 @@ class Records:
     iterations: Ints
     forwards: Ints
     backwards: Ints
+    evidence: Ints
+    """An `Evidence`; -1 if unknown, as in older runs, or not fooled."""
+    converged: Ints
+    """1 if the search had converged, 0 if not; -1 if unknown, or not fooled."""
     seconds: Floats
     r: dict[str, Floats]
     """The norms of r by name (`NORMS`); infinite where no perturbation was found."""
@@ -70,14 +76,15 @@ class Records:
         """Columns from rows; a row may leave out fields that are not needed."""
         whole = {name: array("q") for name in _WHOLE}
         real = {f"{side}_{norm}": array("d") for side in "rx" for norm in NORMS} | {"seconds": array("d")}
-        status = whole["status"]
+        status, evidence = whole["status"], whole["evidence"]
         # Look these up once, not for each of a million rows.
         fill: list[tuple[str, float, Callable[[Any], None]]] = [
-            (name, _WHOLE[name], column.append) for name, column in whole.items() if column is not status
+            (name, _WHOLE[name], column.append) for name, column in whole.items() if name not in _NAMED
         ]
         fill += [(name, math.inf if name.startswith("r_") else math.nan, real[name].append) for name in real]
         for row in rows:
             status.append(_CODES[row["status"]])
+            evidence.append(_EVIDENCE.get(row.get("evidence", ""), -1))
             for name, default, append in fill:
                 value = row.get(name)
                 append(default if value is None else value)
@@ -126,11 +133,28 @@ class Records:
         )
 
 
+def says_convergence(attack: str, records: Records) -> bool:
+    """Whether `converged` means something in rows of this attack.
+
+    It does not for attacks that end with their first answer, in older runs, and if an attack of your own left it out.
+
+    >>> rows = [{"status": "FOOLED", "converged": False}]
+    >>> [says_convergence(name, Records.of(rows, p=2)) for name in ("smallest", "deepfool", "my:attack")]
+    [True, False, False]
+    """
+    if attack in END_WITH_THE_FIRST:
+        return False
+    return bool((records.converged >= (0 if attack in ATTACKS else 1)).any())
+
+
 _CODES = {status.name: int(status) for status in Status}
+_EVIDENCE = {evidence.name.lower(): int(evidence) for evidence in Evidence}
 _WHOLE = {
     "index": 0, "label": -1, "true_label": -1, "adv_label": -1, "status": 0, "iterations": 0, "forwards": 0,
-    "backwards": 0,
+    "backwards": 0, "evidence": -1, "converged": -1,
 }  # fmt: skip
+_NAMED = ("status", "evidence")
+"""The columns that a row gives as words."""
 
 
 _COUNTS = ("index", "label", "iterations", "forwards", "backwards", "batch")
@@ -164,6 +188,10 @@ def _find_wrong_word(row: Row) -> str:
         return f"true_label must be a whole number >= 0 or null, got {true_label!r:.40}"
     if type(row.get("reason", "")) is not str:
         return f"reason must be a text, got {row['reason']!r:.40}"
+    if "evidence" in row and (type(row["evidence"]) is not str or row["evidence"] not in _EVIDENCE):
+        return f"evidence must be one of {', '.join(_EVIDENCE)}, got {row['evidence']!r:.40}"
+    if type(row.get("converged", False)) is not bool:
+        return f"converged must be true or false, got {row['converged']!r:.40}"
     if type(adv_label) is not int or not -1 <= adv_label <= _LARGEST:
         return f"adv_label must be a whole number, got {adv_label!r:.40}"
     return ""

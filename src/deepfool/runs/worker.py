@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.registry import Attack, find_attack, name_attack, run_attack, takes
+from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
+from deepfool.attacks.shared.arguments import check_count
+from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
-from deepfool.models.sources import resolve
-from deepfool.norms import norm
+from deepfool.models.sources import Source, resolve
+from deepfool.norms import check_p, norm
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.runs.rows import Group, Row
 
@@ -64,6 +65,26 @@ class Batch:
 
     def __str__(self) -> str:
         return f"the batch of {len(self.index)} that starts with sample {self.index[0]}"
+
+
+def describe_job(
+    model: Any, source: Source, attack: str | Attack, *, p: float, dtype: str, seed: int, knobs: dict[str, Any],
+    skip_misclassified: bool, **rest: Any,
+) -> Job:  # fmt: skip
+    """What workers need to know for this attack on this model, checked."""
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    seed = check_count(seed, "seed", least=0)
+    function = find_attack(attack)
+    if skip_misclassified and not takes(function, "labels"):
+        raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
+    complete = complete_knobs(function, knobs)
+    complete.pop("p", None)  # belongs to the run
+    return Job(
+        # Workers can build the model of a spec themselves; anything else has to be sent to them.
+        model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
+        p=check_p(p), knobs=complete, dtype=dtype, seed=seed, skip_misclassified=skip_misclassified, **rest,
+    )  # fmt: skip
 
 
 class Worker:
@@ -222,6 +243,7 @@ def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row
     whole = {
         name: getattr(found, name).tolist() for name in ("label", "adv_label", "iterations", "forwards", "backwards")
     }
+    evidence, converged = found.evidence.tolist(), found.converged.tolist()
     rows = []
     for i, status in enumerate(found.status.tolist()):
         known = status in (Status.FOOLED, Status.MISCLASSIFIED)
@@ -234,6 +256,8 @@ def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row
                for name, values in r_norms.items()},
             **{f"x_{name}": values[i] for name, values in x_norms.items()},
         }  # fmt: skip
+        if status == Status.FOOLED:
+            row |= {"evidence": Evidence(evidence[i]).name.lower(), "converged": bool(converged[i])}
         if found.reason[i]:
             row["reason"] = found.reason[i]
         rows.append(row)

@@ -60,7 +60,7 @@ class Measurement:
                 model, attack=self.attack, out=folder, p=self.p, limit=self.limit, seed=self.job.seed,
                 save_perturbations=self.perturbations, skip_misclassified=self.labels, **self.samples.named(),
                 on_progress=lambda now: self.job.report(stage, epoch, now.done, now.total, name=name),
-                on_stop=lambda: stopped.append(True),
+                on_stop=lambda: stopped.append(True), audit=False,
                 **{**self.job.how, "arch": self.job.how["arch"] if isinstance(model, str) else None}, **self.knobs,
             )  # fmt: skip
         if stopped:  # Ctrl-C during the last batch does not stop that run, but it must stop the fine-tuning

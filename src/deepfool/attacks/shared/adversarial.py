@@ -63,14 +63,21 @@ class Adversarial:
     """Forward passes each sample went through."""
     backwards: Tensor
     """Backward rows: gradients of one score, or of one difference of scores."""
-    evidence: Tensor
-    """An `Evidence` per sample: what the perturbation was found by."""
-    converged: Tensor
-    """A boolean per sample: whether the last tenth of its passes made the perturbation less than 0.5 % smaller."""
     reason: tuple[str, ...]
     """Why a row is not fooled, and what to try; for a fooled row a caution, or an empty text."""
     p: float
     """The norm that was minimised."""
+    evidence: Tensor = None  # type: ignore[assignment]
+    """An `Evidence` per sample: what the perturbation was found by. An attack of your own may leave it out."""
+    converged: Tensor = None  # type: ignore[assignment]
+    """A boolean per sample: whether the last tenth of its passes made the perturbation less than 0.5 % smaller. Not
+    known to have, if an attack of your own leaves it out."""
+
+    def __post_init__(self) -> None:
+        if self.evidence is None:
+            object.__setattr__(self, "evidence", torch.full_like(self.label, int(Evidence.GRADIENTS)))
+        if self.converged is None:
+            object.__setattr__(self, "converged", torch.zeros_like(self.label, dtype=torch.bool))
 
     def __len__(self) -> int:
         return len(self.label)

@@ -25,6 +25,9 @@ ATTACKS: dict[str, str] = {
 }
 """name -> "module:function"."""
 
+END_WITH_THE_FIRST = ("deepfool", "superdeepfool", "fgsm")
+"""Attacks that end when something fools, or soon after: whether a row had converged means nothing for them."""
+
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
