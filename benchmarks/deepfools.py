@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
-import types
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers import _import_adv_lib
+from benchmarks.peers import _import_adv_lib, _import_torchattacks
 
 Run = Callable[[nn.Module, Tensor, Tensor], Tensor]
 OVERSHOOT = 0.02
@@ -76,10 +74,7 @@ def art(model: nn.Module, x: Tensor, y: Tensor, *, boxed: bool, candidates: int 
 
 
 def torchattacks(model: nn.Module, x: Tensor, y: Tensor, *, boxed: bool, candidates: int | None) -> Tensor:
-    for name in ("torchvision", "torchvision.models", "requests"):
-        sys.modules.setdefault(name, types.ModuleType(name))
-    package = importlib.import_module("torchattacks")
-    found: Tensor = package.DeepFool(model, overshoot=OVERSHOOT)(x, y)
+    found: Tensor = _import_torchattacks().DeepFool(model, overshoot=OVERSHOOT)(x, y)
     return found
 
 

@@ -10,62 +10,83 @@ from typing import Any
 import numpy as np
 
 from benchmarks.labels import place_labels
+from benchmarks.optimality import find_optimality, mark, summarise_cells
+from benchmarks.peers import is_peer
+
+NORMS = ("l2", "linf", "l1")
 
 
-def write_attacks(work: Path, out: Path) -> None:
-    """One table per network and norm, and one picture for all of them."""
+HEAD = """\
+# Minimum-norm attacks, side by side
+
+Made by `make bench-attacks`. All attacks ran on the same images inside [0, 1], one after the other: the first ones that
+the network classifies correctly. For each image, the ratio is the norm divided by the smallest norm that is known. If
+an attack did not fool an image, its ratio counts as infinite in the quantiles, and the mean is not given. Passes are
+forward passes plus backward rows per image. Times are from one machine with other load on it, and the run may have been
+stopped and resumed, so they are only roughly comparable. What is ours is bold.
+"""
+
+
+def write_attacks(work: Path, out: Path, known: Path | None = None) -> None:
+    """One table per network and norm, what they say together, and one picture for all of them.
+
+    The folder `known` has further results on the same images, which count only for what is the smallest norm.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "# Minimum-norm attacks, side by side", "",
-        "Made by `make bench-attacks`. All attacks ran on the same images inside [0, 1], one after the other.",
-        "For each image, the ratio is the norm divided by the smallest norm that any attack in the table found. If an",
-        "attack did not fool an image, its ratio counts as infinite in the quantiles, and the mean is not given.",
-        "Passes are forward passes plus backward rows per image. Times are from one machine with other load on it,",
-        "and the run may have been stopped and resumed, so they are only roughly comparable.", "",
-    ]  # fmt: skip
-    panels = []
-    for folder in sorted(work.glob("*/*")):
-        rows = summarise([json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))])
-        if not rows:
-            continue
-        panels.append((f"{folder.parent.name}, {folder.name}", rows))
-        lines += [f"## {folder.parent.name}, {folder.name}, {rows[0]['images']} images", "",
-                  "| attack | mean norm | ratio: mean | median | 95 % | fooled | forwards | backwards | ms |",
-                  "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    cells = {}
+    for folder in sorted(work.glob("*/*"), key=lambda f: (f.parent.name, NORMS.index(f.name))):
+        others = _read(known / folder.parent.name / folder.name) if known else []
+        if rows := summarise(_read(folder), others):
+            cells[folder.parent.name, folder.name] = rows
+    lines = [HEAD, *summarise_cells(cells)]
+    for (network, p), rows in cells.items():
+        lines += [f"## {network}, {p}, {rows[0]['images']} images", "",
+                  "| attack | mean norm | ratio: mean | median | 95 % | worst | optimality | fooled | forwards "
+                  "| backwards | ms |", "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
         for row in rows:
-            ours = not row["attack"].startswith(("adv-lib", "foolbox"))
-            name = f"**{row['attack']}**" if ours else row["attack"]
             lines.append(
-                f"| {name} | {_number(row['norm'], 4)} | {_number(row['mean'], 4)} | {_number(row['median'], 4)} "
-                f"| {_number(row['p95'], 3)} | {row['fooled']:.1%} | {row['forwards']:.0f} | {row['backwards']:.0f} "
-                f"| {1000 * row['seconds']:.1f} |"
+                f"| {mark(row['attack'])} | {_number(row['norm'], 4)} | {_number(row['mean'], 4)} "
+                f"| {_number(row['median'], 4)} | {_number(row['p95'], 3)} | {_number(row['worst'], 3)} "
+                f"| {_number(row['optimality'], 3)} | {row['fooled']:.1%} | {row['forwards']:.0f} "
+                f"| {row['backwards']:.0f} | {1000 * row['seconds']:.1f} |"
             )
         lines.append("")
     lines += ["![norm against passes](attacks.svg)", ""]
     (out / "attacks.md").write_text("\n".join(lines))
-    if panels:
-        draw(panels, out / "attacks.svg")
+    if cells:
+        draw([(f"{network}, {p}", rows) for (network, p), rows in cells.items()], out / "attacks.svg")
 
 
-def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def summarise(results: list[dict[str, Any]], others: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Judge every attack by the best norm known for each image; best mean ratio first."""
     if not results:
         return []
-    norms = np.array([[math.inf if v is None else v for v in r["norms"]] for r in results])
-    best = norms.min(0)
+    norms, within = _table(results, "norms"), _table(results, "within")
+    best = np.minimum(norms.min(0), within.min(0))
+    if others:
+        best = np.minimum(best, _table(others, "norms").min(0))
     known = np.isfinite(best) & (best > 0)
     rows = []
-    for result, own in zip(results, norms, strict=True):
+    for result, own, early in zip(results, norms, within, strict=True):
         ratio = own[known] / best[known]
         rows.append(
             result | {"norm": own.mean(), "mean": ratio.mean(), "median": np.median(ratio),
-                      "p95": np.quantile(ratio, 0.95, method="higher"), "fooled": np.isfinite(own).mean()}
+                      "p95": np.quantile(ratio, 0.95, method="higher"), "worst": ratio.max(),
+                      "optimality": find_optimality(early[known], best[known]), "fooled": np.isfinite(own).mean()}
         )  # fmt: skip
     return sorted(rows, key=lambda row: (row["mean"], row["median"]))
 
 
-README = ("smallest-50", "smallest-100", "adv-lib fab-targeted", "adv-lib ddn-1000", "adv-lib fmn-1000",
-          "adv-lib deepfool", "deepfool")  # fmt: skip
+def _table(results: list[dict[str, Any]], key: str) -> Any:
+    return np.array([[math.inf if v is None else v for v in result[key]] for result in results])
+
+
+README = ("smallest-50", "smallest-100", "smallest-1000", "adv-lib apgd-ce-20x100", "adv-lib fab-targeted-100",
+          "adv-lib ddn-1000", "adv-lib fmn-1000", "adv-lib pdpgd-1000", "adv-lib deepfool", "deepfool")  # fmt: skip
 
 
 def print_summary(work: Path) -> None:
@@ -73,8 +94,8 @@ def print_summary(work: Path) -> None:
     columns: list[str] = []
     cells: dict[str, list[str]] = {attack: [] for attack in README}
     passes: dict[str, list[float]] = {attack: [] for attack in README}
-    for folder in sorted(work.glob("*/*"), key=lambda f: (f.parent.name, ["l2", "linf", "l1"].index(f.name))):
-        rows = {row["attack"]: row for row in summarise([json.loads(f.read_text()) for f in folder.glob("*.json")])}
+    for folder in sorted(work.glob("*/*"), key=lambda f: (f.parent.name, NORMS.index(f.name))):
+        rows = {row["attack"]: row for row in summarise(_read(folder))}
         columns.append(f"{folder.parent.name} {folder.name}")
         for attack in README:
             row = rows.get(attack)
@@ -107,7 +128,7 @@ def draw(panels: list[tuple[str, list[dict[str, Any]]]], file: Path) -> None:
         for row in rows:
             if not math.isfinite(row["median"]):
                 continue
-            peer = row["attack"].startswith(("adv-lib", "foolbox"))
+            peer = is_peer(row["attack"])
             where = (row["forwards"] + row["backwards"], max(row["median"] - 1, 1e-5))
             axis.scatter(*where, color="#d55e00" if peer else "#0072b2", marker="x" if peer else "o", s=28)
             named.append((axis, (*where, row["attack"])))
