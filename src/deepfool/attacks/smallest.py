@@ -56,9 +56,11 @@ OVERSHOOT, FURTHER = 0.02, 0.05
 """Climbing: how far beyond the linearised boundary to step, and how much further each round."""
 GOOD, POOR, BAD = 0.75, 0.25, 0.05
 """Climbing: the gain over what was predicted at which the trust region doubles, halves, and the step is taken back."""
-SHAKEN, DEAD, LOST = 0.2, 0.025, 9
+SHAKEN, DEAD = 0.2, 0.025
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
-time; the same where all gradients are zero at x_0; and after how many descents gradients are given up."""
+time; the same where all gradients are zero at x_0."""
+LOST, DEAF = 9, 5
+"""After how many descents gradients are given up: where nothing has fooled, and where all of them were zero."""
 PULLED, PULLS = 0.85, 5
 """The first point of the way back to x_0 that is looked at, and how many at most."""
 AIM, FINE = 0.3, 0.03
@@ -163,6 +165,8 @@ class _Search:
         self.begun = torch.full_like(asked.label, -1)
         self.over = torch.ones_like(asked.label, dtype=torch.bool)
         self.ended = torch.zeros_like(self.over)
+        self.sloped = torch.zeros_like(self.over)
+        """Whether any gradient so far was not zero."""
         self.found_at = each(math.inf)
         self.before, self.quiet = each(math.inf), each(0)
         # The running descent: its point, the class it is after (-1: any), rounds so far, its smallest perturbation.
@@ -177,8 +181,6 @@ class _Search:
         # Sliding: the cube now, at first and at the end; the aim; hits in a row.
         self.share, self.first_share, self.last_share = each(0), each(0), each(0)
         self.aim, self.hits = each(0), each(0)  # misses in a row are negative hits
-        self.short = each(0)
-        """What the guide's margin must exceed for the true scores to follow: they may saturate, or be rounded."""
 
     def run(self) -> None:
         self._open()
@@ -348,12 +350,16 @@ class _Search:
         if bool(fresh.any()):
             self._begin(rows[fresh])
             rows = rows[~self.ended[rows]]
+            if len(rows) == 0:
+                return
         y = self.asked.clamp(rows, self.y[rows])
         z, d, w = self._linearise(rows, y)
         climbing = self.here[rows].isinf()
         fooled = self._report(rows, y, z)
-        self._learn_shortfall(rows, d, fooled)
-        d = d - self.short[rows]
+        # The guide has changed sides and the true scores have not, as they saturate or are rounded: further.
+        further = torch.maximum(d / 2, OVERSHOOT * self.gaps[rows, 0])
+        d = torch.where((d > 0) & ~fooled, -further, d)
+        self.sloped[rows] |= (w != 0).any(1)
         self.rounds[rows] += 1
         self.best.iterations[rows] += 1
         arrived = (climbing & fooled).nonzero()[:, 0]
@@ -391,13 +397,6 @@ class _Search:
         new = fooled & self.found_at[rows].isinf()
         self.found_at[rows[new]] = self.model.spent(rows[new]).to(self.found_at.dtype)
         return fooled
-
-    def _learn_shortfall(self, rows: Tensor, d: Tensor, fooled: Tensor) -> None:
-        """Where the guide has changed sides and the true scores have not, it must go further, and nearer once they
-        have."""
-        short = self.short[rows]
-        short = torch.where(fooled, torch.minimum(short, d.clamp_min(0)), torch.where(d > short, 1.5 * d, short))
-        self.short[rows] = short
 
     def _climb(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
         """Newton's step from y to beyond the linearised boundary, or as far as the trust region lets it."""
@@ -490,15 +489,17 @@ class _Search:
     # -- without gradients ---------------------------------------------------------------------------------------------
 
     def _search_without_gradients(self, rows: Tensor) -> Tensor:
-        """Where no descent has fooled after LOST of them: by scores, then by decisions. Returns who goes on."""
-        lost = rows[(self.begun[rows] >= LOST) & ~self.best.found(rows)]
+        """Where no descent has fooled after LOST of them, or DEAF of them have met no gradient: by scores, then by
+        decisions. Returns who goes on."""
+        k = self.begun[rows]
+        lost = rows[((k >= LOST) & ~self.best.found(rows)) | ((k >= DEAF) & ~self.sloped[rows])]
         if len(lost):
             search_by_scores(self.task, lost, QUERIES, [self.random[i] for i in lost.tolist()])
             self._search_by_decisions(lost[~self.best.found(lost)])
             found = self.best.found(lost)
             self.found_at[lost[found]] = self.model.spent(lost[found]).to(self.found_at.dtype)
             self.begun[lost[found]] = min(CLASSES, self.order.shape[1])  # go on with the refinement
-            self.ended[lost[~found]] = True
+            self.ended[lost] = ~found | ~self.sloped[lost]
         return rows[~self.ended[rows]]
 
     def _search_by_decisions(self, rows: Tensor) -> None:

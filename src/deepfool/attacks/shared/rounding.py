@@ -33,23 +33,29 @@ class Rounding:
 
     def __init__(self, scores: Tensor, dtype: torch.dtype, offset: float = 0.0) -> None:
         """`scores` at x_0, the inputs' own `dtype`, and what was taken off the scores already."""
-        self.share = SHARE[dtype]
+        self.share, self.squashed = SHARE[dtype], False
         self.magnitude = torch.nan_to_num(scores.abs().amax(1), 0.0, 0.0) + abs(offset)
         self.tolerance = self.share * self.magnitude
 
     def learn(self, rows: Tensor, y: Tensor, w: Tensor, weight: Tensor | float = 1.0) -> None:
         """Raise the tolerance to what the gradient w at y indicates. `weight`: how large a score difference it has."""
+        if self.squashed:
+            return
         terms = (w * y).abs().sum(1) / weight
         terms = torch.where(terms.isfinite(), terms, torch.zeros_like(terms)).to(self.tolerance.dtype)
         self.tolerance.scatter_reduce_(0, rows, self.share * (self.magnitude[rows] + terms), "amax")
 
     def squash(self) -> None:
-        """The scores were squashed at the end: their size says less about rounding, gradients before it say the rest.
+        """The scores were squashed at the end (tanh, sigmoid): gradients before that no longer say what may be rounding.
+
+        Where the scores saturate, what was summed up is flattened with everything else, and units of rounding are all
+        that is left of the margin. Where they do not saturate, a change by less than rounding may then count.
 
         >>> rounding = Rounding(torch.tensor([[1.0, -1.0]]), torch.float32)
         >>> rounding.squash()
         >>> rounding.tolerance
         tensor([1.5000e-07])
         """
+        self.squashed = True
         self.magnitude = SQUASHED * self.magnitude
         self.tolerance = self.share * self.magnitude
