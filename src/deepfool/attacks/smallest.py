@@ -59,8 +59,8 @@ GOOD, POOR, BAD = 0.75, 0.25, 0.05
 SHAKEN, DEAD = 0.2, 0.025
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
 time; the same where all gradients are zero at x_0."""
-LOST, DEAF = 9, 5
-"""After how many descents gradients are given up: where nothing has fooled, and where all of them were zero."""
+LOST = 9
+"""After how many descents gradients are given up, where nothing has fooled or all of them were zero."""
 PULLED, PULLS = 0.85, 5
 """The first point of the way back to x_0 that is looked at, and how many at most."""
 AIM, FINE = 0.3, 0.03
@@ -489,10 +489,9 @@ class _Search:
     # -- without gradients ---------------------------------------------------------------------------------------------
 
     def _search_without_gradients(self, rows: Tensor) -> Tensor:
-        """Where no descent has fooled after LOST of them, or DEAF of them have met no gradient: by scores, then by
-        decisions. Returns who goes on."""
-        k = self.begun[rows]
-        lost = rows[((k >= LOST) & ~self.best.found(rows)) | ((k >= DEAF) & ~self.sloped[rows])]
+        """Where no descent has fooled after LOST of them, or none met a gradient: by scores, then by decisions. Returns
+        who goes on."""
+        lost = rows[(self.begun[rows] >= LOST) & ~(self.best.found(rows) & self.sloped[rows])]
         if len(lost):
             search_by_scores(self.task, lost, QUERIES, [self.random[i] for i in lost.tolist()])
             self._search_by_decisions(lost[~self.best.found(lost)])

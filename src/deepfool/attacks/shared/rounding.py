@@ -46,7 +46,7 @@ class Rounding:
         self.tolerance.scatter_reduce_(0, rows, self.share * (self.magnitude[rows] + terms), "amax")
 
     def squash(self) -> None:
-        """The scores were squashed at the end (tanh, sigmoid): gradients before that no longer say what may be rounding.
+        """The scores were squashed at the end (tanh, sigmoid): gradients before that do not say what may be rounding.
 
         Where the scores saturate, what was summed up is flattened with everything else, and units of rounding are all
         that is left of the margin. Where they do not saturate, a change by less than rounding may then count.
