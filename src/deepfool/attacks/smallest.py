@@ -73,7 +73,7 @@ INERTIA = 0.3
 WHOLE, HALF, END, KEEP = 1.0, 0.5, 0.01, 0.85
 """Sliding: the cube's side at first, in the middle and at the end, as a share of the perturbation; what a round leaves
 of it."""
-SPREAD = {1: 0.6, 2: 0.3}
+SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 HOPELESS, LONGER = 1.5, 3.0
 """A slide is left after its first rounds if it is this much larger than the best answer; a climb if it is LONGER."""
@@ -144,9 +144,8 @@ class _Search:
         self.caution, self.evidence = "", Evidence.GRADIENTS
         x = asked.x_0
         wall = torch.full_like(x, math.inf)
-        self.lower, self.upper = (
-            (-wall, wall) if asked.lower is None or asked.upper is None else asked.box(asked.everyone)
-        )
+        self.lower = -wall if asked.lower is None else asked.lower
+        self.upper = wall if asked.upper is None else asked.upper
         width = (self.upper - self.lower).amax(1)
         spread = x.amax(1) - x.amin(1)
         self.bounded = width.isfinite()
