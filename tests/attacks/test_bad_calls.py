@@ -108,7 +108,7 @@ OWN = {
         "candidates": NO_OPTIONAL_COUNTS,
     },
     "smallest": {
-        "p": [*NO_NORMS, 3], "budget": [*NO_COUNTS, 9], "candidates": NO_OPTIONAL_COUNTS,
+        "p": [*NO_NORMS, 3], "budget": [*NO_OPTIONAL_COUNTS, 9], "candidates": NO_OPTIONAL_COUNTS,
         "seed": [*NO_NUMBERS, -1, 0.5, 10**30],
     },
     "ddn": {

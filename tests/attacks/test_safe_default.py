@@ -188,7 +188,8 @@ def test_vanishing_gradients_end_within_a_bound(attack, scale, hidden):
 
     for model in (Vanishing(), lambda x: net(x) * scale + bias):
         found = attack(model, torch.rand(3, 64))
-        assert int(found.forwards.max()) < 1000
+        # By far the most are those of the searches by scores and by decisions, 1000 each and a few to begin with.
+        assert int(found.forwards.max()) < 2500
         assert int(found.backwards.max()) < 2000
 
 

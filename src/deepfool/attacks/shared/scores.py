@@ -64,15 +64,16 @@ Felt: TypeAlias = "tuple[Tensor, Tensor, Tensor, Tensor]"
 def search_by_scores(
     task: Task,
     rows: Tensor,
-    queries: int,
+    queries: int | Tensor,
     random: torch.Generator | Sequence[torch.Generator],
     *,
     caution: str = CAUTION,
 ) -> Tensor:
     """Report the smallest perturbations of these samples that `queries` forward passes each can find.
 
-    `random` is a generator for each sample, or one whose next draw seeds that of every sample. Returns which samples
-    have an answer. Where the scores do not change, or say nothing about the way, it ends early without one.
+    `queries` may differ from sample to sample. `random` is a generator for each sample, or one whose next draw seeds
+    that of every sample. Returns which samples have an answer. Where the scores do not change, or say nothing about the
+    way, it ends early without one.
     """
     if isinstance(random, torch.Generator):
         seed = int(torch.randint(2**62, (1,), generator=random))
@@ -85,7 +86,9 @@ def search_by_scores(
 class _Search:
     """The slopes known so far and the best point of each sample; i and j are positions among these samples."""
 
-    def __init__(self, task: Task, rows: Tensor, queries: int, random: Sequence[torch.Generator], caution: str) -> None:
+    def __init__(
+        self, task: Task, rows: Tensor, queries: int | Tensor, random: Sequence[torch.Generator], caution: str
+    ) -> None:
         self.task, self.asked, self.rows, self.random, self.caution = task, task.asked, rows, random, caution
         self.shape = task.asked.like.shape[1:]
         self.everyone = torch.arange(len(rows), device=rows.device)
