@@ -103,16 +103,17 @@ def _tabulate(folder: Path) -> Iterator[str]:
     seconds = np.median([minimum["seconds"] for minimum in minima.values()])
     yield f"## {folder.name.replace('_', ' ')}, linf"
     yield ""
-    yield f"{len(proved)} of {len(minima)} minima are proved. The median time for one is {seconds:.1f} s."
+    results = [json.loads(file.read_text()) for file in folder.glob("linf/*.json")]
+    images = max(result["images"] for result in results)
+    yield (
+        f"The minimum was searched for on {len(minima)} of {images} images, and proved on {len(proved)}. "
+        f"The median time for one is {seconds:.1f} s."
+    )
     yield ""
     yield "| attack | ratio: mean | median | worst | within 0.1 % | forwards | backwards |"
     yield "|---|---|---|---|---|---|---|"
     exact = np.array([minima[i]["radius"] for i in proved])
-    rows = []
-    for file in folder.glob("linf/*.json"):
-        result = json.loads(file.read_text())
-        ratio = np.array([result["norms"][i] or math.inf for i in proved]) / exact
-        rows.append((ratio, result))
+    rows = [(np.array([result["norms"][i] or math.inf for i in proved]) / exact, result) for result in results]
     for ratio, result in sorted(rows, key=lambda row: row[0].mean()):
         yield (
             f"| {result['attack']} | {ratio.mean():.4f} | {np.median(ratio):.4f} | {ratio.max():.4f} "
