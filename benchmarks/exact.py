@@ -1,0 +1,141 @@
+"""Attacks judged by the exact minimum: `python -m benchmarks.exact`.
+
+On small ReLU networks the smallest linf perturbation inside [0, 1] can be found by mixed-integer programming, exactly
+to 0.1 % (`tests/milp.py`). Everything is computed in double. Results are stored per network under --work, for each
+image once its minimum is known, so that a run that was stopped can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.milp import find_minimum, train_digits
+from torch import Tensor, nn
+
+import deepfool as df
+from benchmarks import networks
+from benchmarks.attacks import our_attacks, result_file
+
+DIGITS = "digits 64-16-16-10"
+NETWORKS = ("mlp-mnist-small", DIGITS)
+ATTACKS = ("smallest-100", "smallest-1000", "deepfool", "fab-100", "fmn-100", "fmn-1000")
+START = 2000
+"""Passes of `smallest` for the perturbation that the exact search starts from."""
+
+HEAD = """\
+# Beside the exact minimum
+
+Made by `python -m benchmarks.exact`. On small ReLU networks the smallest linf perturbation inside [0, 1] can be known:
+mixed-integer programming (HiGHS) finds a nearer point than the attacks did, or proves that none is more than 0.1 %
+nearer. Everything is computed in double. The images are the first ones that the network classifies correctly, and each
+point is confirmed by a forward pass. The ratio is an attack's norm divided by the minimum, over the images whose
+minimum is proved. Passes are per image. Times are from one machine with other load on it. The digits network is trained
+on the spot, on scikit-learn's digits.
+"""
+
+
+def load(name: str, images: int) -> tuple[nn.Sequential, Tensor]:
+    """A network in double and the first images that it classifies correctly."""
+    if name == DIGITS:
+        return train_digits(16, images)
+    model, x = networks.load(name, images)
+    if not isinstance(model, nn.Sequential):
+        raise SystemExit(f"{name} is not a sequence of linear layers and ReLUs")
+    return model.double(), x.double()
+
+
+def run_network(name: str, images: int, seconds: float, work: Path) -> None:
+    """Measure what is not stored yet: each attack on all images, then the minimum of each image."""
+    model, x = load(name, images)
+    attacks = our_attacks(math.inf, many=False)
+    for label in ATTACKS:
+        file = result_file(work, name, "linf", label)
+        if not file.exists() or json.loads(file.read_text())["images"] != len(x):
+            _store(file, {"attack": label, "images": len(x)} | judge(attacks[label](model, x), model, x))
+    start = df.smallest(model, x, p=math.inf, bounds=(0, 1), budget=START).x
+    for i in range(len(x)):
+        file = result_file(work, name, "minima", str(i))
+        if not file.exists():
+            minimum = find_minimum(model, x[i], start[i], seconds)
+            _store(file, vars(minimum))
+            print(f"{name} image {i}: {minimum}", flush=True)
+
+
+@torch.no_grad()
+def judge(result: df.Adversarial, model: nn.Module, x: Tensor) -> dict[str, Any]:
+    """The norms of an attack's answers, none where a forward pass does not confirm one, and its passes per image."""
+    inside = (result.x >= 0).flatten(1).all(1) & (result.x <= 1).flatten(1).all(1)
+    fooled = inside & (model(result.x).argmax(1) != model(x).argmax(1))
+    norms = (result.x - x).flatten(1).norm(p=math.inf, dim=1).tolist()
+    return {
+        "norms": [norm if found else None for norm, found in zip(norms, fooled.tolist(), strict=True)],
+        "forwards": result.forwards.double().mean().item(), "backwards": result.backwards.double().mean().item(),
+    }  # fmt: skip
+
+
+def _store(file: Path, result: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result))
+
+
+def write_page(work: Path, out: Path) -> None:
+    """One table per network."""
+    lines = [HEAD]
+    for folder in sorted(work.glob("*/minima")):
+        lines += [*_tabulate(folder.parent), ""]
+    page = "\n".join(lines)
+    print(page)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "exact.md").write_text(page)
+
+
+def _tabulate(folder: Path) -> Iterator[str]:
+    """The attacks on one network, best mean ratio first."""
+    minima = {int(file.stem): json.loads(file.read_text()) for file in folder.glob("minima/*.json")}
+    proved = sorted(i for i, minimum in minima.items() if minimum["proved"])
+    seconds = np.median([minimum["seconds"] for minimum in minima.values()])
+    yield f"## {folder.name.replace('_', ' ')}, linf"
+    yield ""
+    results = [json.loads(file.read_text()) for file in folder.glob("linf/*.json")]
+    images = max(result["images"] for result in results)
+    yield (
+        f"The minimum was searched for on {len(minima)} of {images} images, and proved on {len(proved)}. "
+        f"The median time for one is {seconds:.1f} s."
+    )
+    yield ""
+    yield "| attack | ratio: mean | median | worst | within 0.1 % | forwards | backwards |"
+    yield "|---|---|---|---|---|---|---|"
+    exact = np.array([minima[i]["radius"] for i in proved])
+    rows = [(np.array([result["norms"][i] or math.inf for i in proved]) / exact, result) for result in results]
+    for ratio, result in sorted(rows, key=lambda row: row[0].mean()):
+        yield (
+            f"| {result['attack']} | {ratio.mean():.4f} | {np.median(ratio):.4f} | {ratio.max():.4f} "
+            f"| {(ratio <= 1.001).mean():.0%} | {result['forwards']:.0f} | {result['backwards']:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", choices=NETWORKS, help="without it: both")
+    parser.add_argument("--images", type=int, default=20, help="the first that the network classifies correctly")
+    parser.add_argument("--seconds", type=float, default=300, help="most time for one class of one image")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/exact"), help="where results are kept")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="where the page goes")
+    parser.add_argument("--tables", action="store_true", help="only write the page of what is stored")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for name in () if options.tables else (options.network,) if options.network else NETWORKS:
+        run_network(name, options.images, options.seconds, options.work)
+    write_page(options.work, options.out)
+
+
+if __name__ == "__main__":
+    main()
