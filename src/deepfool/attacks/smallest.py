@@ -186,10 +186,12 @@ class _Search:
 
     def run(self) -> None:
         self._open()
-        rows = self._going()
-        while len(rows):  # a round takes passes, and nobody goes on for ever: see `_left`
-            self._round(rows)
+        lost = LOST * (PATIENCE + MORE * LOST)  # rounds before gradients are given up, at most
+        for _ in range((self.budget or MOST) + lost):  # a round takes two passes
             rows = self._going()
+            if len(rows) == 0:
+                break
+            self._round(rows)
         self.best.give_up(
             self.task.rows,
             Status.STUCK,
