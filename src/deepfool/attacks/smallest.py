@@ -475,7 +475,7 @@ class _Search:
         self.y[rows] = torch.where(moved.isfinite(), moved, y)
         self.share[rows] *= KEEP
         late = (self.share[rows] < 0.6 * self.first_share[rows]) & (self.here[rows] > HOPELESS * self.best.size[rows])
-        self.over[rows] = late | (self.share[rows] < self.last_share[rows])
+        self.over[rows] = late | (self.share[rows] < self.last_share[rows]) | ~self.sloped[rows]
 
     def _reach(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
         """Where the cube is too small to get beyond the boundary: from y towards it, by a share of the perturbation."""
@@ -497,8 +497,9 @@ class _Search:
     def _search_without_gradients(self, rows: Tensor) -> Tensor:
         """Where no descent has fooled after LOST of them, or gradients are dead at x_0 or everywhere: by scores, and
         where that finds nothing by decisions. Returns who goes on."""
-        flat = self.distance[rows, 0].isinf() | ~self.sloped[rows]
-        lost = rows[(self.begun[rows] >= LOST) & ~self.searched[rows] & (flat | ~self.best.found(rows))]
+        found, sloped = self.best.found(rows), self.sloped[rows]
+        lost = (self.begun[rows] >= LOST) & (~found | self.distance[rows, 0].isinf())
+        lost = rows[(lost | (found & ~sloped)) & ~self.searched[rows]]
         if len(lost):
             found = self.best.found(lost)
             left = torch.where(found & self.sloped[lost], self._left(lost).clamp(0, QUERIES // 2), QUERIES)
