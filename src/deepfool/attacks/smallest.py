@@ -41,8 +41,7 @@ from deepfool.classifier.jacobian import Tangent, difference
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import dual, norm, project
 
-# The values below were chosen by hand on the networks of docs/algorithms/smallest.md, which says what others give: all
-# but LEAP, CLASSES and the starts while nothing fools can be moved by a third at no more than 0.5 %.
+# The values below were chosen by hand; docs/algorithms/smallest.md names the networks, and what other values gave there.
 LINEARISED = 10
 """Classes whose gradients are taken at x_0, at most."""
 CLASSES, FAR, NEAR = 3, 2.5, 1.5
@@ -201,7 +200,7 @@ class _Search:
     def _generator(self, x: Tensor) -> torch.Generator:
         """A sample's own random numbers: they depend neither on the budget nor on the rest of the batch."""
         content = zlib.crc32(x.cpu().numpy().tobytes())
-        return torch.Generator().manual_seed(self.seed * 2**32 + content)
+        return torch.Generator().manual_seed((self.seed * 2**32 + content) % 2**63)
 
     def _going(self) -> Tensor:
         rows = self.task.rows
