@@ -41,7 +41,7 @@ from deepfool.classifier.jacobian import Tangent, difference
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import dual, norm, project
 
-# The values below were chosen by hand; docs/algorithms/smallest.md names the networks, and what other values gave there.
+# Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LINEARISED = 10
 """Classes whose gradients are taken at x_0, at most."""
 CLASSES, FAR, NEAR = 3, 2.5, 1.5
