@@ -3,22 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from deepfool import Run
-from deepfool.cli import app
 from deepfool.errors import InputError
 from deepfool.runs.audit.checklist import AUDIT
+from tests.calling import call
 
 COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample")
-
-
-def call(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture(scope="module")

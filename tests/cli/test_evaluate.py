@@ -12,25 +12,16 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from deepfool import Run
-from deepfool.cli import app
 from deepfool.datasets import bundled
 from deepfool.errors import InputError, RunError
 from tests import nets
+from tests.calling import call
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMON = ("evaluate", "--model", "fc500-mnist", "--data", "mnist-sample")
-
-
-def call(*words, code=0):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -263,12 +263,12 @@ class _Search:
 
     # -- descents ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, rows: Tensor) -> Tensor:
-        """The next descent of these samples; returns those that have one."""
+    def _begin(self, rows: Tensor) -> None:
+        """The next descent of these samples; those that have none are ended."""
         self._judge_restart(rows)
         self.begun[rows] += 1
         rows = self._search_without_gradients(rows)
-        tried = min(CLASSES, self.order.shape[1])
+        tried = self._tried()
         known = self.best.found(rows)
         for _ in range(tried):  # a class that looks far is passed over once something has fooled
             k = self.begun[rows]
@@ -297,12 +297,15 @@ class _Search:
         self.last_share[rows] = torch.where(k < tried, HALF, END).to(self.share.dtype)
         j, k = rows[direct], k[direct]  # the first step from x_0: its gradient is known
         self._climb(j, self.asked.x_0[j], self.slopes[j, k], -self.gaps[j, k])
-        return rows
+
+    def _tried(self) -> int:
+        """How many classes are tried before the best point is refined."""
+        return min(CLASSES, self.order.shape[1])
 
     def _judge_restart(self, rows: Tensor) -> None:
         """Whether the restart that is over helped; where several did not, and no budget was given, that is the end."""
         helped = self.before[rows] > STILL * self.best.size[rows]
-        counts = self.begun[rows] > min(CLASSES, self.order.shape[1])
+        counts = self.begun[rows] > self._tried()
         self.quiet[rows] = torch.where(helped | ~counts, torch.zeros_like(self.quiet[rows]), self.quiet[rows] + 1)
         self.before[rows] = self.best.size[rows]
         if self.budget is None:
@@ -506,7 +509,7 @@ class _Search:
             self._search_by_decisions(lost[~self.best.found(lost)])
             late = lost[self.best.found(lost) & ~found]
             self.found_at[late] = self.model.spent(late).to(self.found_at.dtype)
-            self.begun[lost] = min(CLASSES, self.order.shape[1])  # go on with the refinement
+            self.begun[lost] = self._tried()  # go on with the refinement
             self.searched[lost] = True
             self.ended[lost] = ~self.best.found(lost) | ~self.sloped[lost]
         return rows[~self.ended[rows]]
