@@ -1,6 +1,7 @@
 # Two commands do everything on a machine that has only Python, make and git:
 #   make run    measure a shipped network on shipped data, and say where the result is
 #   make test   lint, types and all tests
+# and `make live` opens a page on which to play with that network.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,15 +10,19 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNS   ?= 2000
 SEED   ?= 0
 
-.PHONY: run test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks bench-accuracy
+.PHONY: run live test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks bench-accuracy bench-certify
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
 	@rm -rf runs/make-run
 	$(BIN)/deepfool evaluate --model lenet-mnist --data mnist-sample --out runs/make-run
 
+live: $(VENV)/.live
+	$(BIN)/deepfool live --model lenet-mnist --data mnist-sample
+
+# Two processes at a time, each with files of its own: one waits for browsers and workers while the other computes.
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: $(VENV)/.tested
 	$(BIN)/pytest -m slow
@@ -63,6 +68,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable .
 	@touch $@
 
+$(VENV)/.live: $(VENV)/.installed
+	$(PIP) install --constraint constraints.txt --editable ".[live]"
+	@touch $@
+
 $(VENV)/.tested: $(VENV)/.installed
 	@echo "installing what the tests need"
 	$(PIP) install --constraint constraints.txt --editable ".[test]"
@@ -85,6 +94,10 @@ bench-attacks: .venv-bench/.installed
 # Robust accuracy at fixed radii beside torchattacks' APGD, FAB and Square; after bench-attacks, which stores our norms.
 bench-accuracy: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.accuracy $(NETWORKS) $(BENCH_OPTIONS)
+
+# Lower bounds beside upper ones, an hour or two: `make bench-certify NETWORKS="fc500-mnist"`. It goes on where it stopped.
+bench-certify: $(VENV)/.tested
+	$(BIN)/python -m benchmarks.certify $(NETWORKS) $(BENCH_OPTIONS)
 
 # DeepFool against the peers' DeepFool: `make bench BENCH_OPTIONS="--networks fc500-mnist --rounds 3"` for a part of it.
 bench: .venv-bench/.installed

@@ -2,7 +2,7 @@
 
     python scripts/make_pictures.py
 
-Needs Chromium for the screenshots of the report: DEEPFOOL_CHROMIUM, or `chromium` on the path.
+Needs Chromium for the screenshots of the report and of the live page: DEEPFOOL_CHROMIUM, or `chromium` on the path.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from deepfool.datasets import load
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LARGEST = 300_000
 SAMPLE = 7  # of mnist-sample
+DRAWN = [(0.28, 0.3), (0.42, 0.2), (0.62, 0.22), (0.68, 0.36), (0.5, 0.48), (0.7, 0.6), (0.66, 0.78), (0.45, 0.84),
+         (0.27, 0.74)]  # fmt: skip
+"""A digit, as shares of the pad."""
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run")  # fmt: skip
 
@@ -33,6 +36,7 @@ def main() -> None:
         deepfool("evaluate", "--model", "lenet-mnist", "--data", "mnist-sample", "--out", here / "run")
         take_screenshots(here / "run" / "report.html")
         draw_digit(here)
+    take_live()
     for picture in sorted(IMAGES.glob("*.png")):
         print(f"{picture.name}: {picture.stat().st_size} bytes, {Image.open(picture).size}")
         if picture.stat().st_size > LARGEST:
@@ -45,8 +49,7 @@ def deepfool(*words: object) -> None:
 
 def take_screenshots(report: Path) -> None:
     with sync_playwright() as playwright:
-        chromium = os.environ.get("DEEPFOOL_CHROMIUM") or shutil.which("chromium") or "chromium"
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+        browser = open_browser(playwright)
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport={"width": 1100, "height": 1060}, color_scheme=scheme)
             page.goto(report.resolve().as_uri())
@@ -61,11 +64,46 @@ def take_screenshots(report: Path) -> None:
         browser.close()
 
 
-def keep(page: Page, name: str, clip: dict[str, float] | None = None) -> None:
+def take_live() -> None:
+    """The live page after a digit was drawn on it."""
+    words = ["live", "--model", "lenet-mnist", "--data", "mnist-sample", "--no-open", "--port", "0"]
+    server = subprocess.Popen([sys.executable, "-m", "deepfool", *words], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        with sync_playwright() as playwright:
+            browser = open_browser(playwright)
+            page = browser.new_page(viewport={"width": 1440, "height": 1500}, color_scheme="light")
+            page.goto(server.stdout.readline().strip())
+            page.wait_for_selector("body[data-state=idle][data-done]")
+            box = page.locator("#pad").bounding_box()
+            assert box is not None
+            side, places = box["width"], [(box["x"] + a * box["width"], box["y"] + b * box["width"]) for a, b in DRAWN]
+            page.mouse.move(*places[0])
+            page.mouse.down()
+            for place in places[1:]:
+                page.mouse.move(*place, steps=4)
+            page.mouse.up()
+            page.wait_for_selector("body[data-state=asking]")
+            page.wait_for_selector("body[data-state=idle]")
+            page.mouse.move(box["x"], box["y"] + 2 * side)  # out of the way
+            page.wait_for_timeout(500)
+            keep(page, "live.png", colours=256)  # dots in the colours of the classes are small
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def open_browser(playwright: Playwright) -> Browser:
+    chromium = os.environ.get("DEEPFOOL_CHROMIUM") or shutil.which("chromium") or "chromium"
+    return playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+
+
+def keep(page: Page, name: str, clip: dict[str, float] | None = None, colours: int = 128) -> None:
     """A screenshot with fewer colours: it looks the same, in a quarter of the bytes."""
     path = IMAGES / name
     page.screenshot(path=str(path), **({"clip": clip} if clip else {}))
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def draw_digit(here: Path) -> None:

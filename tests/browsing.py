@@ -36,23 +36,24 @@ def browser():
 
 
 class Watch:
-    """An open page, with everything that must not happen on it."""
+    """An open page, a file or the address of a server of ours, with everything that must not happen on it."""
 
     def __init__(self, browser, path, **options):
+        self.own = path if isinstance(path, str) else path.resolve().as_uri()
         self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         self.page = self.context.new_page()
         self.requests, self.complaints, self.dialogs = [], [], []
-        # Everything but the file itself is refused as well as counted.
+        # Everything but the file itself, or what the server has, is refused as well as counted.
         self.context.route("**/*", self._judge)
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
-        self.own = path.resolve().as_uri()
         self.page.goto(self.own)
         self.page.wait_for_selector("html[data-ready=true]", timeout=1000 * PATIENCE)
 
     def _judge(self, route):
-        if route.request.url == self.own:
+        url = route.request.url
+        if url == self.own or (self.own.startswith("http://") and url.startswith(self.own.partition("#")[0])):
             route.continue_()
         else:
             self.requests.append(route.request.url)

@@ -24,6 +24,27 @@ def small() -> nn.Module:
     return model
 
 
+def kinked() -> nn.Module:
+    """The same small ReLU network each time, for `points`; it can be certified."""
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+class Wavy(nn.Module):
+    """A network that cannot be certified: nothing bounds its sine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = kinked()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(3 * self.body(x))
+
+
 def points(count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(11)
     return torch.rand(count, 6, generator=generator), torch.randint(0, 4, (count,), generator=generator)

@@ -34,7 +34,7 @@ EVALUATE = {
     "model": NO_MODELS,
     "data": [*NO_DATA, (X, Y + 1), (X, torch.tensor([0, 1, 2, 3, -1, -1]))],
     "attack": [None, 3, "deepfol", "", "os:system", ":", [], {}, object(), nn.Linear, lambda x: x, lambda model, x: x],
-    "out": [None, 3, True, [], {}, object(), "\0", b"run"],
+    "out": [3, True, [], {}, object(), "\0", b"run"],
     "p": [None, "two", True, 0.5, -1, math.nan, 1j, [2], torch.ones(2), {}],
     "bounds": NO_BOUNDS,
     "arch": ["lenet-mnist", 3, NET],

@@ -10,8 +10,8 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "classifier", "attacks", "models", "datasets", "runs", "metrics", "training",
-    "reporting", "experiments", "cli",
+    "errors", "cache", "norms", "display", "classifier", "attacks", "certificates", "models", "datasets", "runs",
+    "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -40,9 +40,10 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Audit", "Classifier", "Evidence", "Run", "SmallestEps", "Status", "__version__", "affine",
-        "audit", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "lbfgs",
-        "metrics", "models", "smallest", "smallest_eps", "superdeepfool", "tighten",
+        "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
+        "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm",
+        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps", "superdeepfool",
+        "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -47,22 +47,23 @@ def test_rho_in_both_norms():
         metrics.rho_adv(records, "l3")
 
 
-def test_not_fooled_makes_rho_a_lower_bound_and_never_a_mean_of_survivors():
+def test_one_search_without_an_answer_makes_rho_unknown():
+    """Neither a lower bound that counts it as 0 nor a mean of the others that calls itself rho_adv."""
     records = make([1.0, 2.0, 3.0, None])
     found = metrics.rho_adv(records)
-    assert found.value == pytest.approx((0.1 + 0.2 + 0.3 + 0) / 4)
     assert not found.exact
-    assert found.high == INF
-    assert found.low <= found.value
-    assert str(found).startswith(">= 0.15 [")
-    # Whatever the censored distance turns out to be, the truth is no smaller.
-    for truth in (0.0, 0.5, 7.0):
-        assert metrics.rho_adv(make([1.0, 2.0, 3.0, truth])).value >= found.value - 1e-12
+    assert math.isnan(found.value)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert str(found) == "not known"
+    others = metrics.rho_answered(records)
+    assert (others.value, others.count) == (pytest.approx(0.2), 3)
+    assert metrics.rho_answered(make([1.0, 2.0])) == metrics.rho_adv(make([1.0, 2.0]))
 
 
 def test_rho_when_nothing_was_fooled():
-    found = metrics.rho_adv(make([None, None]))
-    assert (found.value, found.exact, found.high) == (0.0, False, INF)
+    assert str(metrics.rho_adv(make([None, None]))) == "not known"
+    assert math.isnan(metrics.rho_answered(make([None, None])).value)
 
 
 def test_skipped_samples_are_no_part_of_rho():
@@ -80,7 +81,7 @@ def test_inputs_of_zero_have_no_ratio():
 def test_nothing_at_all():
     assert math.isnan(metrics.rho_adv(make([])).value)
     assert math.isnan(metrics.quantile(np.zeros(0), 0.5).value)
-    assert str(metrics.rho_adv(make([]))) == "-"
+    assert str(metrics.rho_adv(make([]))) == "–"
 
 
 # quantiles
@@ -161,6 +162,18 @@ def test_wilson_by_hand():
     assert metrics.share(20, 20).high == 1.0
 
 
+def test_too_few_samples_have_no_interval():
+    """Five values lie on one side of their true mean too often for a bootstrap of 95 %."""
+    few = metrics.mean_with_interval(np.array([0.1681, 0.1682]))
+    assert str(few) == "0.1681"
+    assert math.isnan(few.low)
+    rng = np.random.default_rng(8)
+    one_sided = [np.ptp(np.sign(rng.normal(size=5))) == 0 for _ in range(4000)]
+    assert np.mean(one_sided) > 0.05
+    six = metrics.mean_with_interval(rng.random(6))
+    assert six.low < six.value < six.high
+
+
 def test_intervals_can_be_seeded():
     values = np.random.default_rng(5).random(50)
     assert metrics.mean_with_interval(values, seed=1) == metrics.mean_with_interval(values, seed=1)
@@ -194,6 +207,27 @@ def test_the_area_is_the_integral_of_the_curve():
     assert whole.accuracy[-1] == 0.0
 
 
+def test_the_band_is_wilsons_at_each_eps():
+    records = make([1.0, 3.0, 2.0, None], labels=[0, 0, 0, 0], true=[0, 0, 1, 0])
+    curve = metrics.accuracy_curve(records, [0.0, 1.0, 3.0])
+    for i, (sure, standing) in enumerate(((2, 3), (1, 2), (0, 1))):
+        assert curve.band[0][i] == pytest.approx(metrics.share(sure, 4).low)
+        assert curve.band[1][i] == pytest.approx(metrics.share(standing, 4).high)
+
+
+def test_eps_relative_to_the_input():
+    records = make([1.0, 4.0, 1.0, 1.0], x=[10.0, 20.0, 0.0, 5.0], labels=[0] * 4, true=[0, 0, 0, 1])
+    curve = metrics.accuracy_curve(records, [0.0, 0.1, 0.15, 0.2], relative=True)
+    assert (curve.accuracy * 3).round().tolist() == [2, 1, 1, 0], "zeros have no relative distance; one was wrong"
+
+
+def test_wilsons_interval_is_that_of_scipy():
+    for count, total in ((0, 7), (3, 7), (7, 7), (512, 1000)):
+        theirs = stats.binomtest(count, total).proportion_ci(0.95, method="wilson")
+        ours = metrics.share(count, total)
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
 def test_eps_must_be_ascending():
     with pytest.raises(InputError, match="ascending order"):
         metrics.accuracy_curve(make([1.0]), [1.0, 0.5])
@@ -213,8 +247,8 @@ def test_classes_and_confusion():
     classes = metrics.per_class(records)
     assert sorted(classes) == [0, 2]
     assert classes[0]["rho_adv"].value == pytest.approx(0.2)
-    assert classes[2]["rho_adv"].value == pytest.approx(0.1)
     assert not classes[2]["rho_adv"].exact
+    assert (classes[2]["rho_answered"].value, classes[2]["unanswered"]) == (pytest.approx(0.2), 1)
     assert classes[2]["fooled"].value == 0.5
     assert metrics.count_iterations(records) == {"mean": 2.5, "median": 2.5, "max": 4}
 
@@ -308,6 +342,8 @@ def test_the_summary_is_plain_json_and_warns(tmp_path):
     assert failed > 0
     assert any(f"{failed} of 40 samples were not fooled" in warning for warning in summary["warnings"])
     assert summary["rho_adv"]["exact"] is False
-    assert summary["rho_adv"]["high"] == "inf"
+    assert summary["rho_adv"]["value"] is None
     records = Run(run.folder).records()
-    assert summary["rho_adv"]["value"] == pytest.approx(np.where(records.fooled, records.ratio("p"), 0).mean())
+    assert summary["rho_answered"]["value"] == pytest.approx(records.ratio("p")[records.fooled].mean())
+    assert summary["headline"]["unanswered"] == failed
+    assert sum(summary["headline"]["failures"].values()) == failed

@@ -123,7 +123,7 @@ def test_another_run_in_the_folder_is_refused_line_by_line(whole):
         evaluate(
             nets.Narrow(99), nets.points(60), out=whole.folder, batch_size=8, save_perturbations=True
         )  # fmt: skip
-    with pytest.raises(RunError, match=r"indices: 0-59 in the folder, 0-9 now"):
+    with pytest.raises(RunError, match=r"holds this run with 60 samples already; 10 were asked for"):
         measure(whole.folder, limit=10)
     assert whole.complete, "a refusal changes nothing"
 
@@ -165,7 +165,7 @@ def test_the_manifest_tells_everything(tmp_path):
 
 def full_disk(monkeypatch, after):
     """Writes fail with "no space left" once so many bytes have gone to the records, in the middle of a row."""
-    real, left = writing._write_all, [after]
+    real, left = writing.write_all, [after]
 
     def write(stream, content):
         if not str(stream.name).endswith(RECORDS):
@@ -176,7 +176,7 @@ def full_disk(monkeypatch, after):
         left[0] -= len(content)
         return real(stream, content)
 
-    monkeypatch.setattr(writing, "_write_all", write)
+    monkeypatch.setattr(writing, "write_all", write)
 
 
 def test_a_full_disk_ends_clearly_and_goes_on(whole, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Measure how robust a classifier is: the smallest perturbation that changes each decision, and rho_adv.
 
     model + data ──▶ attack ──▶ records ──▶ metrics ──▶ report
+                       └─▶ certificate
 
 Names are loaded when they are first used, so that `import deepfool` and `deepfool --help` stay quick.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deepfool import datasets as datasets
     from deepfool import errors as errors
+    from deepfool import integrations as integrations
     from deepfool import metrics as metrics
     from deepfool import models as models
     from deepfool.attacks.affine import affine as affine
@@ -30,34 +32,41 @@ if TYPE_CHECKING:
     from deepfool.attacks.smallest import smallest as smallest
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
     from deepfool.attacks.tighten import tighten as tighten
+    from deepfool.certificates.certificate import Certificate as Certificate
+    from deepfool.certificates.certificate import Proof as Proof
+    from deepfool.certificates.certifying import certify as certify
     from deepfool.classifier import Classifier as Classifier
+    from deepfool.interactive.evaluation import evaluate as evaluate
+    from deepfool.interactive.evaluation import finetune as finetune
+    from deepfool.interactive.runs import Run as Run
     from deepfool.runs.audit.auditing import audit as audit
     from deepfool.runs.audit.checklist import Audit as Audit
-    from deepfool.runs.evaluation import evaluate as evaluate
-    from deepfool.runs.records import Run as Run
-    from deepfool.training.finetuning import finetune as finetune
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Adversarial": "deepfool.attacks.shared.adversarial",
     "Audit": "deepfool.runs.audit.checklist",
+    "Certificate": "deepfool.certificates.certificate",
     "Classifier": "deepfool.classifier",
     "Evidence": "deepfool.attacks.shared.adversarial",
-    "Run": "deepfool.runs.records",
+    "Proof": "deepfool.certificates.certificate",
+    "Run": "deepfool.interactive.runs",
     "SmallestEps": "deepfool.attacks.fgsm",
     "Status": "deepfool.attacks.shared.adversarial",
     "affine": "deepfool.attacks.affine",
     "audit": "deepfool.runs.audit.auditing",
+    "certify": "deepfool.certificates.certifying",
     "datasets": "",
     "ddn": "deepfool.attacks.ddn",
     "deepfool": "deepfool.attacks.deepfool",
     "errors": "",
-    "evaluate": "deepfool.runs.evaluation",
+    "evaluate": "deepfool.interactive.evaluation",
     "fab": "deepfool.attacks.fab",
     "fgsm": "deepfool.attacks.fgsm",
-    "finetune": "deepfool.training.finetuning",
+    "finetune": "deepfool.interactive.evaluation",
     "fmn": "deepfool.attacks.fmn",
+    "integrations": "",
     "lbfgs": "deepfool.attacks.lbfgs",
     "metrics": "",
     "models": "",
@@ -70,14 +79,17 @@ _HOME = {
 __all__ = [
     "Adversarial",
     "Audit",
+    "Certificate",
     "Classifier",
     "Evidence",
+    "Proof",
     "Run",
     "SmallestEps",
     "Status",
     "__version__",
     "affine",
     "audit",
+    "certify",
     "datasets",
     "ddn",
     "deepfool",
@@ -87,6 +99,7 @@ __all__ = [
     "fgsm",
     "finetune",
     "fmn",
+    "integrations",
     "lbfgs",
     "metrics",
     "models",

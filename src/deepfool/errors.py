@@ -4,6 +4,7 @@
     ├── InputError          an argument that cannot be used (also a ValueError)
     ├── ModelError          a model whose output cannot be read as class scores, or that raised (also a RuntimeError)
     ├── DataError           a data set or file that is missing, broken, or not what it claims to be (also a ValueError)
+    ├── SoundnessError      a proof and a perturbation that contradict each other: a bug (also an AssertionError)
     ├── RunError            a run folder that cannot be written, continued or read (also a RuntimeError)
     └── MissingExtraError   an optional package that is not installed (also an ImportError)
 
@@ -41,6 +42,10 @@ class InputError(DeepFoolError, ValueError):
 
 class ModelError(DeepFoolError, RuntimeError):
     """A model that cannot be read as a classifier, or that raised."""
+
+
+class SoundnessError(DeepFoolError, AssertionError):
+    """A certificate and a perturbation that contradict each other. One of them is wrong: a bug of this package."""
 
 
 class DataError(DeepFoolError, ValueError):

@@ -170,15 +170,21 @@ def project_on_ball(v: Tensor, radius: Tensor, p: float) -> Tensor:
     return torch.where(inside, v, shrunk)
 
 
-def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: float) -> tuple[Tensor, Tensor]:
+def project(
+    c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: float, *, ease: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The point of the half space w . y >= b inside [lower, upper] that is nearest to c, for p in {1, 2, inf}.
 
     For batches (n, d), b (n,). Unlike for a step, c itself may lie outside the box. Also says where there is such a
-    point; elsewhere the corner that comes nearest to the half space is returned.
+    point; elsewhere the corner that comes nearest to the half space is returned. `ease` (n, d) > 0 weighs the features
+    for p = 2: nearest is then what has the least sum of (y_i - c_i)^2 / ease_i.
 
     >>> y, possible = project(*map(torch.tensor, ([[0.0, 0.0]], [[1.0, 1.0]], [1.0], [[0.7, 0.0]], [[1.0, 1.0]])), 2)
     >>> y, possible
     (tensor([[0.7000, 0.3000]]), tensor([True]))
+    >>> x, walls = torch.zeros(1, 2), (torch.zeros(1, 2), torch.ones(1, 2))
+    >>> project(x, torch.ones(1, 2), torch.ones(1), *walls, 2, ease=torch.tensor([[1.0, 3.0]]))[0]
+    tensor([[0.2500, 0.7500]])
     """
     near, far = c.clamp(lower, upper), torch.where(w > 0, upper, lower)
     need = b - (w * near).sum(-1)
@@ -188,7 +194,7 @@ def project(c: Tensor, w: Tensor, b: Tensor, lower: Tensor, upper: Tensor, p: fl
         room = torch.where(w != 0, (far - near).abs(), torch.zeros_like(w))
         y = near + _fill_largest_first(need.clamp_min(0), w.abs(), room) * w.sign()
     else:
-        d = w if p == 2 else w.sign()
+        d = w.sign() if p == math.inf else w if ease is None else w * ease
         # The inf-norm lets every feature move as far as the one that has to come into the box.
         start = torch.zeros_like(b) if p == 2 else torch.maximum(lower - c, c - upper).clamp_min(0).amax(-1)
         rows = (possible & (need > 0)).nonzero()[:, 0]  # elsewhere there is no root, or no need of one

@@ -8,9 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from deepfool.attacks.shared.registry import ATTACKS, complete_knobs, find_attack, list_knobs, takes
 from deepfool.cli import app, doctor
+from deepfool.cli.attacks import GUIDES, HAVE_OPTIONS, IN_PYTHON_ONLY
+from deepfool.cli.evaluate import read_knobs
+from deepfool.errors import InputError
 from tests.commands import Refused, parse, walk
 
 if sys.version_info >= (3, 11):
@@ -94,3 +99,54 @@ def test_the_doctor_knows_every_extra():
         if extra not in ("test", "docs") and not any(each.startswith("deepfool[") for each in needs)
     }
     assert {extra: packages for extra, (packages, _) in doctor.EXTRAS.items()} == own
+
+
+@pytest.mark.parametrize("columns", [60, 140])
+def test_help_shows_whole_options_and_flags_as_flags(columns):
+    """Whatever the width: no option is cut off, and a switch takes no value."""
+    for path, command in COMMANDS:
+        shown = CliRunner().invoke(app, [*path[1:], "--help"], env={"COLUMNS": str(columns)}).output
+        for parameter in command.params:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                if option.startswith("--"):
+                    assert re.search(rf"{option}(?![\w-])", shown), f"{' '.join(path)} --help lacks {option}"
+        assert "<bool>" not in shown
+        assert "…" not in shown
+
+
+def test_the_attacks_and_their_knobs_are_listed():
+    """Every attack, every knob with its default, and an example that would run."""
+    found = json.loads(CliRunner().invoke(app, ["attacks", "--json"]).output)
+    assert [each["attack"] for each in found] == list(ATTACKS)
+    for each in found:
+        known = list_knobs(find_attack(each["attack"]))
+        assert {knob["name"] for knob in each["knobs"]} == set(known) - set(HAVE_OPTIONS) - set(IN_PYTHON_ONLY)
+        assert all(knob["about"] for knob in each["knobs"]), each["attack"]
+        assert each["about"]
+        context = parse(each["example"])
+        assert context.params["attack"] == each["attack"]
+        complete_knobs(find_attack(each["attack"]), read_knobs(context.params["knob"]))
+    shown = CliRunner().invoke(app, ["attacks", "smallest"]).output
+    assert re.search(r"budget +100 +passes per sample", shown)
+    assert "Example: deepfool evaluate" in shown
+    overview = CliRunner().invoke(app, ["attacks"]).output
+    assert "overshoot=0.02" in overview
+    assert "eps=..." in overview
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_the_listed_norms_are_those_that_the_attack_takes(name):
+    attack, listed = find_attack(name), GUIDES[name].norms
+    if takes(attack, "p"):
+        taken = [p for p in (1, 1.5, 2, float("inf")) if can_run(attack, p)]
+        assert taken == ([1, 1.5, 2, float("inf")] if listed.startswith("any") else [1, 2, float("inf")])
+    else:
+        assert listed in ("2", "inf")
+
+
+def can_run(attack, p):
+    try:
+        attack(torch.nn.Linear(2, 2), torch.rand(1, 2), p=p)
+    except InputError:
+        return False
+    return True

@@ -145,7 +145,7 @@ def test_what_is_no_attack(attack, command, tmp_path):
     words = (*COMMON, "--limit", 2, "--out", tmp_path / "run", "-q")
     if command == "attack":
         words = ("attack", tmp_path / "a.png", "--model", "lenet-mnist")
-    with pytest.raises(InputError, match=r"attack|needs a value for out"):
+    with pytest.raises(InputError, match=r"attack|data must be a name"):
         call(*words, "--attack", attack)
 
 

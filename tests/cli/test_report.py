@@ -12,6 +12,7 @@ from PIL import Image
 from deepfool.datasets import load
 from deepfool.errors import DataError, InputError, RunError
 from deepfool.models.sources import resolve
+from deepfool.reporting import picture
 from deepfool.reporting.single import classify, read_back
 from tests.cli.test_evaluate import call
 
@@ -97,6 +98,36 @@ def test_attack_writes_an_image_that_fools(digit, tmp_path):
     assert "rho 0." in done.stdout
     with Image.open(tmp_path / "out-panels.png") as panels:
         assert panels.width > 3 * 300
+
+
+def test_attack_writes_its_pictures_by_default(digit):
+    """Into the current folder, named after the image and the attack."""
+    done = call("attack", digit, "--model", "lenet-mnist", "--attack", "smallest", "--knob", "budget=30")
+    written = Path(f"{Path(digit).stem}-smallest.png")
+    assert classify(resolve("lenet-mnist").module, read_back(written)) != 3
+    assert str(written) in done.stderr
+    assert written.with_name(f"{written.stem}-panels.png").exists()
+    written.unlink()
+    for words in (("--no-pictures",), ("--json",)):
+        call("attack", digit, "--model", "lenet-mnist", "--attack", "smallest", *words)
+        assert not written.exists()
+
+
+def test_compared_attacks_are_magnified_alike():
+    """Twice the perturbation looks twice as strong, and the caption of both rows has the same factor."""
+    x = np.full((1, 4, 4), 0.5)
+    r = np.full((1, 4, 4), 0.1)
+    alone, both = draw(x, [r]), draw(x, [r, 2 * r])
+    height = alone.height - picture.GAP
+    place = (picture.GAP * 3 + picture.SIDE * 2 + picture.SIDE // 2, picture.GAP + picture.SIDE // 2)
+    weak, strong = both.getpixel(place), both.getpixel((place[0], place[1] + height))
+    assert strong == alone.getpixel(place), "the largest fills the range"
+    assert weak != strong
+    assert picture.choose_factor([r, 2 * r]) == pytest.approx(5)
+
+
+def draw(x, perturbations):
+    return picture.draw_panels([picture.Panels("deepfool", x, r, "7", "9", "16.8 %") for r in perturbations])
 
 
 @pytest.mark.parametrize("attack", ["deepfool", "smallest"])

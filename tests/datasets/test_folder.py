@@ -120,7 +120,7 @@ def test_bad_lists_name_the_file(tmp_path: Path, content: str, message: str) -> 
     [
         ("a.png", r"a\.png has no label"),
         ("file,label\na.png,", r"a\.png has no label"),
-        ("a.png,cat", "must be an integer, got 'cat'"),
+        ("a.png,4.5", "must be an integer, got '4.5'"),
         ("file,class\na.png,1", "a column named label"),
         ("file,label\n", "lists no images"),
     ],

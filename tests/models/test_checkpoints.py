@@ -10,8 +10,8 @@ from torch import nn
 
 from deepfool.errors import InputError, ModelError
 from deepfool.models.checkpoints import read_state_dict
-from deepfool.models.libraries import import_torchvision
 from deepfool.models.sources import resolve
+from deepfool.models.torchvision_operators import import_torchvision
 
 torchvision = import_torchvision(extra="torchvision", purpose="the tests")
 SQUEEZENET = "torchvision:squeezenet1_1?num_classes=3"

@@ -12,8 +12,9 @@ from PIL import Image
 
 from deepfool.errors import InputError, MissingExtraError, ModelError
 from deepfool.models.fingerprints import fingerprint
-from deepfool.models.libraries import TORCHVISION_OPERATORS, import_torchvision, preprocessing_of
+from deepfool.models.libraries import PreprocessingWarning, preprocessing_of
 from deepfool.models.sources import resolve
+from deepfool.models.torchvision_operators import OPERATORS, import_torchvision
 
 torchvision = import_torchvision(extra="torchvision", purpose="the tests")
 timm = pytest.importorskip("timm")
@@ -113,7 +114,7 @@ def test_invalid_specs_are_explained(spec: str, message: str):
 def test_missing_operators_are_declared_without_a_body():
     """Where the compiled library loads, the operators work; where it does not, calling one fails as an operator."""
     boxes, weights = torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.tensor([1.0])
-    for name in TORCHVISION_OPERATORS:
+    for name in OPERATORS:
         assert hasattr(torch.ops.torchvision, name)
     if torchvision.extension._has_ops():
         assert torch.ops.torchvision.nms(boxes, weights, 0.5).tolist() == [0]
@@ -221,11 +222,37 @@ def test_the_folder_of_a_huggingface_model_is_not_part_of_its_fingerprint(vit: P
     assert resolve(f"hf:{tmp_path / 'copy'}").fingerprint != before
 
 
-def test_huggingface_without_a_processor_says_so(vit: Path, tmp_path: Path):
+@pytest.fixture
+def bare(vit: Path, tmp_path: Path) -> Path:
+    """A model without the configuration of its image processor, as a training script may leave it."""
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((vit / name).read_bytes())
-    with pytest.raises(ModelError, match="could not be built"):
-        resolve(f"hf:{tmp_path}")
+    return tmp_path
+
+
+def test_huggingface_without_a_processor_is_normalised_as_usual_and_says_so(bare: Path):
+    with pytest.warns(PreprocessingWarning, match=r"mean 0\.485, 0\.456, 0\.406 and std .* give --mean and --std"):
+        source = resolve(f"hf:{bare}")
+    assert source.input_shape == (3, 32, 32)
+    assert source.module[0].mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+
+
+def test_huggingface_with_a_given_normalisation(vit: Path, bare: Path):
+    source = resolve(f"hf:{bare}?mean=0.5&std=0.25,0.5,0.5&size=48")
+    assert source.input_shape == (3, 48, 48)
+    assert source.module[0].std.flatten().tolist() == [0.25, 0.5, 0.5]
+    same = resolve(f"hf:{vit}?mean=0.5&std=0.25,0.5,0.5")
+    assert same.fingerprint == source.fingerprint, "it goes before the configuration"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [("mean=0.5", "mean and std go together"), ("mean=1,2&std=1", "3 channels"), ("mean=0&std=0", "must be positive"),
+     ("mean=a&std=1", "invalid value")],
+)  # fmt: skip
+def test_huggingface_with_a_normalisation_that_does_not_fit(bare: Path, options: str, match: str):
+    with pytest.raises(InputError, match=match):
+        resolve(f"hf:{bare}?{options}")
 
 
 def test_huggingface_name_that_cannot_be_reached():

@@ -314,3 +314,26 @@ def test_source_has_the_fields_that_a_manifest_needs():
     assert [field.name for field in dataclasses.fields(Source)] == [
         "module", "spec", "input_shape", "classes", "fingerprint",
     ]  # fmt: skip
+
+
+def test_load_takes_every_source_that_the_command_line_takes(tmp_path, monkeypatch):
+    """A name, a prefix with or without weights, a file with its architecture, a module."""
+    from safetensors.torch import save_file
+
+    from deepfool import models
+
+    (tmp_path / "mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(4, 3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert models.load("py:mine:net")(torch.zeros(1, 4)).shape == (1, 3)
+    save_file(models.load("lenet-mnist").state_dict(), tmp_path / "w.safetensors")
+    again = models.load("file:w.safetensors", arch="lenet-mnist")
+    x = torch.rand(2, 1, 28, 28)
+    torch.testing.assert_close(again(x), models.load("lenet-mnist")(x))
+    assert not torch.allclose(models.load("lenet-mnist", pretrained=False)(x), again(x))
+    bare = models.load("torchvision:squeezenet1_1?num_classes=4", pretrained=False)
+    assert bare(torch.rand(1, 3, 64, 64)).shape == (1, 4)
+    assert not bare.training
+    module = torch.nn.Linear(2, 2)
+    assert models.load(module) is module
+    with pytest.raises(InputError, match="does not start with a known source"):
+        models.load("tinn:resnet18")

@@ -24,7 +24,7 @@ def simulate(folder, n=200, *, classes=10, names=None, censored=0, p=2.0, seed=0
             "status": "EXHAUSTED" if lost else "FOOLED", "iterations": 2, "forwards": 3, "backwards": 20,
             "seconds": 0.001, "batch": n,
             **{f"r_{name}": None if lost else r for name in ("p", "l1", "l2", "linf")},
-            **{f"x_{name}": x for name in ("p", "l1", "l2", "linf")},
+            **{f"x_{name}": x for name in ("p", "l1", "l2")}, "x_linf": 1.0,
         }  # fmt: skip
         lines.append(json.dumps(row))
     (folder / "records.jsonl").write_text("\n".join(lines) + "\n")

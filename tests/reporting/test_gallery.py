@@ -18,7 +18,7 @@ from deepfool.models.sources import resolve
 from deepfool.reporting.gallery import make_gallery
 from deepfool.reporting.page import write_report
 from deepfool.runs.evaluation import Interrupted
-from deepfool.runs.gallery import EACH_END, GALLERY, MOST_BYTES, read_gallery
+from deepfool.runs.gallery import EACH_END, GALLERY, IN_COMMON, MOST_BYTES, read_gallery
 from tests.reporting.simulated import simulate
 
 
@@ -141,19 +141,20 @@ def test_the_gallery_does_not_depend_on_batches_or_workers(tmp_path, change):
     ("shape", "count", "notes"),
     [
         ((1, 28, 28), 24, []),
-        ((3, 224, 224), 8, ["Pictures of 8 samples are kept"]),
-        ((3, 401, 300), 14, ["Pictures of 14", "reduced to 1/2"]),
+        ((3, 224, 224), 8, ["Pictures of {} samples are kept"]),
+        ((3, 401, 300), 14, ["Pictures of {}", "reduced to 1/2"]),
     ],
 )
 def test_the_size_is_bounded(tmp_path, shape, count, notes):
     run = evaluate(linear(shape), images(30, shape), out=tmp_path / "run", batch_size=8)
-    assert (run.folder / GALLERY).stat().st_size < MOST_BYTES + 20_000
+    assert (run.folder / GALLERY).stat().st_size < 1.5 * MOST_BYTES + 20_000
     found = show(run)
-    assert len(found.cards) == count
+    # A few more where a sample that every run keeps is one of those at the ends.
+    assert count <= len(found.cards) <= min(24, count + IN_COMMON)
     assert {card.end for card in found.cards} == {"fragile", "robust"}
     assert len(found.notes) == len(notes)
     for note, wanted in zip(found.notes, notes, strict=True):
-        assert wanted in note
+        assert wanted.format(len(found.cards)) in note
 
 
 def test_samples_that_are_not_images_are_listed(tmp_path):

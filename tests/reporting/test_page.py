@@ -8,7 +8,9 @@ import pytest
 from deepfool import Run
 from deepfool.errors import InputError, RunError
 from deepfool.reporting.page import render_report, write_report
+from deepfool.runs.labels import LabelWarning
 from tests.reporting.simulated import simulate
+from tests.waiting import PATIENCE
 
 HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>{{7*7}}%{y}$x$'
 
@@ -29,14 +31,15 @@ def test_it_opens_without_a_request_or_a_complaint(page, watch):
 def test_the_order_of_the_page(page, watch):
     heads = watch(page).page.locator("h1, h2").all_inner_texts()
     assert heads == [
-        "lenet-mnist on mnist-sample", "How accuracy falls", "How large the perturbations are", "Class by class",
+        "lenet-mnist on mnist-sample\ndeepfool, ℓ2, no bounds, max_iter 50", "How accuracy falls",
+        "How large the perturbations are", "Class by class",
         "What decisions change into", "The most fragile and the most robust samples", "How it was measured",
     ]  # fmt: skip
 
 
 def test_charts_are_drawn_and_tell_numbers(page, watch):
     seen = watch(page)
-    assert seen.page.locator("#curve-0 .scatterlayer path.js-line").count() == 1
+    assert seen.page.locator("#curve-0 .scatterlayer path.js-line").count() == 1 + 2, "and the two edges of its band"
     assert seen.page.locator("#histogram-0 .barlayer .point > path:not(.xerror)").count() >= 10
     assert seen.page.locator("#chart-classes-0 .barlayer .point > path:not(.xerror)").count() == 10
     seen.page.locator("#curve-0").scroll_into_view_if_needed()
@@ -46,12 +49,33 @@ def test_charts_are_drawn_and_tell_numbers(page, watch):
     assert re.search(r"\d%", seen.page.locator("#curve-0 .hoverlayer").text_content())
 
 
+def test_eps_as_a_length_or_relative_to_the_input(page, watch):
+    seen = watch(page)
+    title = seen.page.locator("#curve-0 .xtitle")
+    assert "norm of the perturbation" in title.text_content()
+    seen.page.locator("[data-axis='0']").select_option("relative")
+    # Not by wait_for_function: it evaluates its text in the page, and the page's own policy forbids that.
+    seen.page.locator("#curve-0 .xtitle", has_text="‖x‖").wait_for(timeout=1000 * PATIENCE)
+    assert all(text.endswith("%") for text in seen.page.locator("#curve-0 .xtick text").all_text_contents())
+    assert seen.complaints == []
+
+
+def test_the_navigation_shows_that_it_scrolls(page, watch):
+    seen = watch(page, viewport={"width": 360, "height": 800}).page
+    assert seen.locator("nav").get_attribute("class") == "after"
+    assert seen.locator(".more").is_visible()
+    seen.evaluate("document.querySelector('nav').scrollTo(9999, 0)")
+    seen.locator("nav.before").wait_for(timeout=1000 * PATIENCE)
+    assert not seen.locator(".more").is_visible()
+    assert not watch(page).page.locator(".more").is_visible(), "where all of it fits"
+
+
 def test_the_verdict_is_that_of_the_run(page, runs, watch):
     from deepfool.metrics import rho_adv
 
     rho = rho_adv(Run(runs / "lenet").records(), "p")
     seen = watch(page).page
-    assert seen.locator(".big").inner_text() == f"{rho.value:.3f}"
+    assert seen.locator(".big").inner_text() == f"≤ {rho.value:.3f}"
     assert f"{rho.low:.3f} – {rho.high:.3f}" in seen.locator(".figure .small").inner_text()
     table = seen.locator(".references").inner_text()
     assert "the paper, Table 1" in table
@@ -156,8 +180,8 @@ def test_several_runs_make_a_comparison(runs, tmp_path, watch):
     seen = watch(path)
     assert seen.complaints == []
     assert seen.page.locator("h1").inner_text() == "Comparison of 3 runs"
-    assert seen.page.locator("#curve-0 .scatterlayer path.js-line").count() == 2, "l2 runs share a chart"
-    assert seen.page.locator("#curve-1 .scatterlayer path.js-line").count() == 1, "linf has one of its own"
+    assert seen.page.locator("#curve-0 .scatterlayer path.js-line").count() == 2 * 3, "l2 runs share a chart"
+    assert seen.page.locator("#curve-1 .scatterlayer path.js-line").count() == 3, "linf has one of its own"
     text = seen.page.locator("#verdict").inner_text()
     assert "Wilcoxon" in text
     assert "different norms" in text
@@ -198,7 +222,8 @@ def test_hostile_file_names_are_text(tmp_path, watch):
         (folder / kind).mkdir(parents=True)
         for i in range(2):
             Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / kind / f"{i}{name}")
-    run = evaluate("lenet-cifar10", f"folder:{folder}", out=tmp_path / "run", size=32)
+    with pytest.warns(LabelWarning, match="plain"):
+        run = evaluate("lenet-cifar10", f"folder:{folder}", out=tmp_path / "run", size=32)
     seen = watch(write_report([run]))
     assert seen.dialogs == []
     assert seen.complaints == []
@@ -229,10 +254,10 @@ def test_a_thousand_classes(tmp_path, watch):
 
 def test_censored_samples_are_told_and_drawn_as_a_band(tmp_path, watch):
     seen = watch(write_report([simulate(tmp_path / "run", 200, censored=40)])).page
-    assert seen.locator(".big").inner_text().startswith("≥")
-    assert "unknown" in seen.locator(".figure .small").inner_text()
-    assert "40 of 200 samples were not fooled" in seen.locator(".warning").inner_text()
-    assert seen.locator("#curve-0 .scatterlayer .fills path").count() >= 1
+    assert seen.locator(".big").inner_text() == "not known"
+    assert "40 of 200 samples without an answer" in seen.locator(".figure .small").inner_text()
+    assert "no perturbation for 40 of 200 samples" in seen.locator(".lead.warning").inner_text()
+    assert seen.locator("#curve-0 .scatterlayer .fills path").count() >= 2, "of chance, and of what has no answer"
     assert "40 ran out of iterations" in seen.locator("#method").inner_text()
 
 

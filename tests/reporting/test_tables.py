@@ -2,14 +2,16 @@
 
 import csv
 import io
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from deepfool import Run
-from deepfool.errors import InputError, MissingExtraError
-from deepfool.metrics import rho_adv
+from deepfool.errors import InputError, MissingExtraError, RunError
+from deepfool.metrics import rho_adv, rho_answered
 from deepfool.reporting import figures
 from deepfool.reporting.figures import draw_figure
 from deepfool.reporting.tables import format_table
@@ -28,16 +30,37 @@ def test_csv_has_every_number_in_full(runs):
 def test_markdown_is_a_table(runs):
     lines = format_table([Run(runs / "lenet"), Run(runs / "fc")]).splitlines()
     assert len(lines) == 4
-    assert {line.count("|") for line in lines} == {11}
+    assert {line.count("|") for line in lines} == {12}
 
 
-def test_a_lower_bound_is_told(tmp_path):
+def test_searches_without_an_answer_are_told(tmp_path):
     run = Run(simulate(tmp_path / "run", censored=20))
-    assert "≥ " in format_table([run])
-    assert r"$\geq$" in format_table([run], "latex")
-    assert r"$\infty$" in format_table([run], "latex")
+    for style in ("markdown", "latex"):
+        text = format_table([run], style)
+        assert re.search(r"not known \(0\.\d+ of 180\)", text), "the mean of the others, and how many they are"
+        assert "≥" not in text
+        assert "geq" not in text
     row = next(csv.DictReader(io.StringIO(format_table([run], "csv"))))
-    assert (row["rho_adv_exact"], row["rho_adv_high"], row["censored"]) == ("false", "", "20")
+    assert (row["rho_adv_exact"], row["rho_adv"], row["rho_adv_high"], row["censored"]) == ("false", "", "", "20")
+    assert float(row["rho_answered"]) == pytest.approx(rho_answered(run.records(), "p").value)
+
+
+def test_every_row_says_how_it_was_measured(runs):
+    folders = [Run(runs / "lenet"), Run(runs / "linf")]
+    for style in ("markdown", "latex", "csv"):
+        text = format_table(folders, style).replace("\\", "")
+        assert "deepfool, l2, no bounds, max_iter 50" in text
+        assert "deepfool, linf, in [0, 1], max_iter 50" in text
+
+
+def test_accuracy_at_radii(runs):
+    run = Run(runs / "linf")
+    row = next(csv.DictReader(io.StringIO(format_table([run], "csv", eps=["0.1", "8/255"]))))
+    away = np.where(run.records().misclassified, 0, run.records().r["p"])
+    assert float(row["accuracy@0.1"]) == pytest.approx((away > 0.1).mean())
+    assert float(row["accuracy@8/255"]) == pytest.approx((away > 8 / 255).mean())
+    assert "| accuracy within 8/255 |" in format_table([run], eps=["8/255"])
+    assert r"$\leq$" in format_table([run], "latex", eps=["8/255"])
 
 
 def test_names_are_text_in_every_format(tmp_path):
@@ -82,8 +105,15 @@ def test_class_names_are_no_mathematics(tmp_path):
 
 def test_censored_runs_are_drawn(tmp_path):
     run = Run(simulate(tmp_path / "run", censored=50))
-    for kind in figures.KINDS:
+    for kind in ("curve", "histogram"):
         draw_figure([run], kind, tmp_path / f"{kind}.svg")
+    assert "the mean of those with an answer" in (tmp_path / "histogram.svg").read_text()
+    with pytest.raises(RunError, match="no class in which every search had an answer"):
+        draw_figure([run], "classes", tmp_path / "classes.svg")
+    nothing = Run(simulate(tmp_path / "nothing", 30, censored=30))
+    for kind in figures.KINDS:
+        with pytest.raises(RunError, match=r"no perturbation was found|no class in which"):
+            draw_figure([nothing], kind, tmp_path / "nothing.svg")
 
 
 def test_other_files_are_refused(runs, tmp_path):

@@ -15,6 +15,8 @@ two scores (0, f). Where the paper is silent:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -97,12 +99,13 @@ def deepfool(
     )  # fmt: skip
 
 
-def iterate(walk: Walk, rows: Tensor, max_iter: int) -> None:
+def iterate(walk: Walk, rows: Tensor, max_iter: int, on_step: Callable[[Walk], None] = lambda _: None) -> None:
     """The loop of Algorithm 2 over a batch: samples leave it as soon as they are fooled."""
     for i in range(max_iter):
         if len(rows) == 0:
             break
         rows = walk.step(rows, last=i == max_iter - 1)
+        on_step(walk)
     why = f"the label did not change within {max_iter} iterations; raise max_iter or overshoot"
     walk.task.best.give_up(rows, Status.EXHAUSTED, why)
 
@@ -127,6 +130,8 @@ class Walk:
         """(n, d): the sum of r_i so far."""
         self.i = torch.zeros_like(asked.label)
         """(n,): how many r_i that are."""
+        self.l_hat = torch.full_like(asked.label, -1)
+        """(n,): the class whose boundary was nearest when the last step was found; -1 before the first."""
         self.fooled = torch.zeros_like(asked.label, dtype=torch.bool)
         in_box = asked.lower is not None and start is None and asked.p >= 2
         self.shares = torch.tensor([*IN_BOX, 1.0]).to(asked.x_0) if in_box else None
@@ -158,6 +163,7 @@ class Walk:
             consider_nearest(linear, self.slopes, tangent)
         else:
             linear.consider(linear.everyone, asked.goal.classes(rows, z, self.candidates), tangent)
+        self.l_hat[rows] = linear.nearest.l_hat
         going = self._look_back(rows, r, z)
         stuck = going & ~linear.has_step()
         stuck &= ~self._take_rest(rows, stuck, linear)

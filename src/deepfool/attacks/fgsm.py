@@ -59,7 +59,7 @@ def fgsm(
     >>> _ = model.weight.data.copy_(torch.eye(2))
     >>> x = torch.tensor([[3.0, 1.0]])
     >>> fgsm(model, x, eps=1.5).x, fgsm(model, x, eps=0.5)
-    (tensor([[1.5000, 2.5000]]), Adversarial(1 samples: 1 exhausted))
+    (tensor([[1.5000, 2.5000]]), Adversarial(1 sample: 1 exhausted))
     """
     eps = check_number(eps, "eps", 0, math.inf)
 

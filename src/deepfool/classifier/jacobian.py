@@ -159,7 +159,8 @@ class Tangent:
         if not self._graph.requires_grad:
             return torch.zeros_like(self.x)
         try:
-            (row,) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=keep)
+            # Scores that hang on the weights alone, as behind a detached input, have a gradient of zero.
+            (row,) = torch.autograd.grad(self._graph, self.x, seed, retain_graph=keep, materialize_grads=True)
         except Exception as error:
             if is_out_of_memory(error):
                 raise

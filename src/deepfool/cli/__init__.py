@@ -12,11 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from deepfool import __version__
 from deepfool.cli import (
     attack,
+    attacks,
     audit,
+    certify,
     check,
     compare,
     data,
@@ -24,6 +27,7 @@ from deepfool.cli import (
     evaluate,
     figure,
     finetune,
+    live,
     merge,
     models,
     report,
@@ -33,6 +37,7 @@ from deepfool.cli import (
     train,
     verify,
 )
+from deepfool.cli.options import WithCertify
 from deepfool.cli.output import echo
 
 app = typer.Typer(
@@ -42,17 +47,20 @@ app = typer.Typer(
     "evaluate --help. What is installed: deepfool doctor.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # plain help: its tables cut the names of options off where the terminal is narrow
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 
-def _add(name: str, command: Callable[..., None], example: str) -> None:
+def _add(name: str, command: Callable[..., None], example: str, kind: type[TyperCommand] | None = None) -> None:
     """Add a command with an example at the end of its help."""
-    app.command(name, epilog=f"Example: {example}")(command)
+    app.command(name, cls=kind, epilog=f"\b\nExample: {example}")(command)
 
 
-_add("evaluate", evaluate.evaluate_model, "deepfool evaluate --model lenet-mnist --data mnist-sample")
-_add("attack", attack.attack_image, "deepfool attack photo.jpg --model efficientnet-lite0 -o fooled.png")
+_add("evaluate", evaluate.evaluate_model, "deepfool evaluate --model lenet-mnist --data mnist-sample", WithCertify)
+_add("attack", attack.attack_image, "deepfool attack photo.jpg --model efficientnet-lite0 --compare fgsm")
+_add("attacks", attacks.list_attacks, "deepfool attacks smallest")
+_add("live", live.serve_page, "deepfool live --model lenet-mnist --data mnist-sample")
 _add("show", show.show_run, "deepfool show runs/lenet-mnist-mnist-sample-deepfool-p2")
 _add("report", report.report_runs, "deepfool report runs/before runs/after -o both.html")
 _add("table", table.print_table, "deepfool table runs/before runs/after --format latex")
@@ -60,6 +68,7 @@ _add("figure", figure.draw_run, "deepfool figure runs/before runs/after curve -o
 _add("compare", compare.compare_runs, "deepfool compare runs/before runs/after")
 _add("check", check.check_run, "deepfool check runs/candidate --min-rho 0.1 --max-fooled 0.5@eps=0.3")
 _add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
+_add("certify", certify.certify_folder, "deepfool certify runs/mlp-mnist-small-mnist-sample-deepfool-p2 --seconds 5")
 _add("audit", audit.audit_run, "deepfool audit runs/lenet-mnist-mnist-sample-deepfool-p2")
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.options import ARCH, ATTACK, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
 from deepfool.cli.output import echo, make_console
 
 if TYPE_CHECKING:
@@ -20,37 +22,42 @@ if TYPE_CHECKING:
 
 
 def attack_image(
-    image: Path = typer.Argument(..., help="An image file."),
-    model: str = typer.Option(..., help="A network of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
-    attack: str = typer.Option("deepfool", help="A name, or module:function."),
-    p: str = typer.Option("2", help="The norm to minimise: a number >= 1, or inf."),
+    image: Path = typer.Argument(..., metavar="IMAGE", help="An image file."),
+    model: str = MODEL,
+    attack: str = ATTACK,
+    p: str = NORM,
     bounds: str = typer.Option(
         "0,1", metavar="LOW,HIGH", help="Keep x + r in this range; none: no limits, as in the paper."
     ),
     out: Path | None = typer.Option(
-        None, "--out", "-o", metavar="FILE.png", help="Write the perturbed image here, in 8 bits."
+        None, "--out", "-o", metavar="FILE.png", help="The perturbed image, in 8 bits (default: IMAGE-ATTACK.png here)."
     ),
     picture: Path | None = typer.Option(
         None,
         metavar="FILE.png",
-        help="Write original, perturbed image and perturbation side by side (default: next to --out).",
+        help="Original, perturbed image and perturbation side by side (default: next to --out, as ...-panels.png).",
+    ),
+    pictures: bool = typer.Option(
+        True, "--pictures/--no-pictures", help="Write the two pictures; --json writes only those that are named."
     ),
     also: str | None = typer.Option(
-        None, "--compare", metavar="ATTACK", help="Also show another attack, such as fgsm."
+        None, "--compare", metavar="ATTACK", help="Also show another attack, such as fgsm, magnified alike."
     ),
-    arch: str | None = typer.Option(None, help="The architecture for the weights of a file: model."),
-    size: int | None = typer.Option(None, help="Resize the image to this side, if the model does not say."),
+    arch: str | None = ARCH,
+    size: int | None = typer.Option(None, metavar="PIXELS", help="The side of the image, if the model does not say."),
+    mean: str | None = MEAN,
+    std: str | None = STD,
     grey: bool = typer.Option(False, "--grey", help="Use one channel, if the model does not say."),
-    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Another option of the attack; can be repeated."),
+    knob: list[str] = KNOB,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Perturb one image. Shows labels, scores, the norm and rho; can write the perturbed image and a comparison."""
+    """Perturb one image. Prints labels, scores, the norm and rho, and writes the perturbed image and a comparison."""
     from deepfool.cli.evaluate import read_bounds, read_knobs, read_p
     from deepfool.models.sources import resolve
     from deepfool.reporting.single import attack_one, read_image
 
     _check_png(out, picture)
-    source = resolve(model, arch=arch)
+    source = resolve(add_preprocessing(model, mean, std), arch=arch)
     x = read_image(image, source, size=size, grey=grey)
     limits, norm = read_bounds(bounds), read_p(p)
     knobs = read_knobs(knob, attack_one)
@@ -64,15 +71,26 @@ def attack_image(
         for each in found:
             _print(each)
     failed = not found[0].fooled
+    if out is None and pictures and not as_json and not failed:
+        out = name_picture(image, attack)
     if failed:
         echo(f"{attack} did not change the decision: {found[0].reason}", err=True, fg="red")
     elif out is not None:
         failed = not _write_rounded(out, source, x, found[0])
-    shown = picture or (out.with_name(f"{out.stem}-panels.png") if out is not None else None)
+    shown = picture or (out.with_name(f"{out.stem}-panels.png") if out is not None and pictures else None)
     if shown is not None:
         _write_picture(shown, x, found)
     if failed:
         raise typer.Exit(1)
+
+
+def name_picture(image: Path, attack: str) -> Path:
+    """Where the perturbed image goes if no place was named: into the current folder.
+
+    >>> name_picture(Path("holiday/photo.jpg"), "my.own:attack").as_posix()
+    'photo-my.own_attack.png'
+    """
+    return Path(f"{image.stem}-{re.sub(r'[^a-zA-Z0-9_.]+', '_', attack)}.png")
 
 
 def _check_png(*files: Path | None) -> None:

@@ -8,54 +8,86 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepfool.cli.output import echo, make_console
+from deepfool.cli.output import echo, make_console, plain
 
 if TYPE_CHECKING:
-    from deepfool.metrics import Comparison
+    from deepfool.metrics.estimates import Estimate
+    from deepfool.metrics.pairing import Pairing
 
 
 def compare_runs(
     a: Path = typer.Argument(..., help="A run folder."),
     b: Path = typer.Argument(..., help="Another run folder, on the same data."),
     norm: str | None = typer.Option(None, help="l1, l2 or linf (default: the norm that both minimised)."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    anyway: bool = typer.Option(
+        False, "--anyway", help="Show the figures of two models that were measured in different ways."
+    ),
+    report: Path | None = typer.Option(
+        None, metavar="FILE", help="Also write a page with both runs: curves, and the same samples side by side."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Compare two runs sample by sample: paired differences with intervals, and the Wilcoxon signed-rank test."""
-    from rich import box
-    from rich.table import Table
+    """Say which of two models is more robust, and whether that is beyond chance: both on the same samples.
 
-    from deepfool.metrics import check_same_data, compare, shared_norm
+    Models that were measured in different ways (attack, norm, bounds, knobs) are refused.
+    """
+    from deepfool.metrics.pairing import pair
     from deepfool.runs.records import Run
 
-    one, other = Run(a), Run(b)
-    check_same_data(one, other)
-    chosen = shared_norm(one, other, norm)
-    found = compare(one.records(), other.records(), chosen)
+    found = pair(Run(a), Run(b), norm, anyway=anyway)
+    if report is not None:
+        from deepfool.reporting.page import write_report
+
+        echo(f"report: {write_report([found.a, found.b], report)}", err=True)
     if as_json:
-        echo(json.dumps({"a": str(a), "b": str(b), **found.as_dict()}, allow_nan=False))
+        echo(json.dumps(found.as_dict(), allow_nan=False))
         return
-    name = f"l{one.p:g}" if chosen == "p" else chosen
-    table = Table(box=box.SIMPLE_HEAD, title=f"||r|| / ||x|| in {name}, {found.pairs} samples in both")
-    table.add_column("")
+    _draw(found)
+    for note in found.notes:
+        echo(f"note: {note}", err=True, fg="yellow")
+
+
+def _draw(pairing: Pairing) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from deepfool.metrics.health import write_measured
+    from deepfool.metrics.pairing import name_norm, write_p
+
+    console, found = make_console(width=100), pairing.found
+    sides = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for letter, run in zip("AB", pairing.runs, strict=True):
+        about = (letter, run.manifest["model"]["spec"], write_measured(run.identity), str(run.folder))
+        sides.add_row(*(Text(plain(text), overflow="fold") for text in about))
+    console.print(sides)
+    name = name_norm(pairing.a, pairing.norm)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(f"||r|| / ||x|| in {name}", overflow="fold")
     table.add_column("value", justify="right")
-    table.add_row("rho_adv of A", str(found.rho_a))
-    table.add_row("rho_adv of B", str(found.rho_b))
-    table.add_row("mean of B - A", str(found.mean_difference) if found.mean_difference else "unknown")
-    table.add_row("median of B - A", str(found.median_difference))
-    table.add_row("larger in A, in B, equal", f"{found.larger_in_a}, {found.larger_in_b}, {found.ties}")
-    table.add_row("Wilcoxon, p-value", f"{found.p_value:.3g}")
-    make_console(width=100).print(table)
-    for line in _explain(found):
-        echo(line, err=True)
-
-
-def _explain(found: Comparison) -> list[str]:
-    lines = []
-    if found.only_a or found.only_b:
-        lines.append(f"left out: {found.only_a} samples of A and {found.only_b} of B that are not in both runs.")
+    table.add_column("95 % interval", justify="right")
+    table.add_row("samples in both", str(found.pairs), "")
+    for letter, rho, lost, bracket in (
+        ("A", found.rho_a, found.censored_a, found.bracket_a), ("B", found.rho_b, found.censored_b, found.bracket_b),
+    ):  # fmt: skip
+        cells = ("not known", f"{lost} without an answer") if lost else _cells(rho, "<= ")
+        table.add_row(f"rho_adv of {letter}", *cells)
+        if bracket is not None:
+            table.add_row("  certified", *_cells(bracket.lower, ">= "))
     if found.mean_difference is None:
-        lines.append(
-            f"{found.censored_a} samples of A and {found.censored_b} of B were not fooled, so the mean difference is "
-            f"unknown. The median and the test rank them above all others."
-        )
-    return lines
+        table.add_row("mean of B - A", "not known", "")
+    else:
+        table.add_row("mean of B - A", *_cells(found.mean_difference))
+        table.add_row("median of B - A", *_cells(found.median_difference))
+        table.add_row("larger in A, in B, equal", f"{found.larger_in_a}, {found.larger_in_b}, {found.ties}", "")
+        table.add_row("Wilcoxon signed-rank test", write_p(found.p_value), "")
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(Text(plain(pairing.sentence), style="bold"))
+
+
+def _cells(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    from deepfool.metrics.formatting import format_number
+
+    return f"{sign}{format_number(estimate.value)}", f"{format_number(estimate.low)} .. {format_number(estimate.high)}"

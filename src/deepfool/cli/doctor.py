@@ -28,6 +28,12 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "evaluate --engine ray"),
     "accelerate": (("accelerate",), "finetune on several devices"),
     "figures": (("matplotlib",), "deepfool figure"),
+    "pandas": (("pandas",), "run.to_pandas()"),
+    "mlflow": (("mlflow-skinny",), "runs in MLflow"),
+    "wandb": (("wandb",), "runs in Weights & Biases"),
+    "tensorboard": (("tensorboard",), "runs in TensorBoard"),
+    "lightning": (("pytorch-lightning",), "robustness while a network trains with Lightning"),
+    "live": (("starlette", "uvicorn"), "deepfool live"),
 }
 """Extra -> its packages, and what they are for; a test compares this with pyproject.toml."""
 

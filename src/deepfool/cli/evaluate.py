@@ -12,83 +12,97 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepfool.cli.options import ARCH, ATTACK, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
 from deepfool.cli.output import echo, make_console
 from deepfool.cli.progress import drawing, drawing_fetch, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deepfool.datasets import Data
+    from deepfool.cli.progress import Bar
     from deepfool.runs.evaluation import Progress
     from deepfool.runs.records import Run
 
 
 def evaluate_model(
-    model: str = typer.Option(..., help="A model of the zoo, or timm:NAME, onnx:FILE, py:module:factory, ..."),
-    data: str = typer.Option(..., help="mnist, cifar10, mnist-sample, folder:DIR, npz:FILE, hf:NAME, ..."),
-    attack: str = typer.Option("deepfool", help="deepfool, smallest, ..., or module:function."),
-    p: str = typer.Option("2", help="The norm to minimise: a number >= 1, or inf."),
+    model: str = MODEL,
+    data: str = typer.Option(..., metavar="DATA", help="mnist, cifar10, mnist-sample, folder:DIR, npz:FILE, hf:NAME"),
+    attack: str = ATTACK,
+    p: str = NORM,
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r within bounds (default: none)."),
-    out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: runs/MODEL-DATA-ATTACK-pP)."),
-    limit: int | None = typer.Option(None, help="Only the first N samples."),
+    knob: list[str] = KNOB,
+    out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: in runs/, named by the run)."),
+    limit: int | None = typer.Option(None, metavar="N", help="Only the first N samples; a larger N extends the run."),
     indices: str | None = typer.Option(None, metavar="0-99,205", help="Only these samples."),
     shard: str | None = typer.Option(None, metavar="3/16", help="Only the 3rd of 16 parts; see `deepfool merge`."),
-    batch_size: str = typer.Option("auto", help="Samples per batch; auto halves it when memory runs out."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1, mps; auto uses a GPU if there is one."),
-    dtype: str = typer.Option("float32", help="float16, bfloat16, float32 or float64."),
-    seed: int = typer.Option(0, help="For attacks that use random numbers."),
-    workers: int | None = typer.Option(None, help="Number of processes (or Ray actors)."),
-    engine: str = typer.Option("local", help="local, or ray (a Ray cluster)."),
-    ray_address: str | None = typer.Option(None, help="The Ray cluster (default: start Ray on this machine)."),
+    split: str | None = typer.Option(None, metavar="NAME", help="Split of the data, if it has any (default: test)."),
+    size: int | None = typer.Option(None, metavar="PIXELS", help="Resize folder: and hf: images to this side length."),
+    mean: str | None = MEAN,
+    std: str | None = STD,
+    arch: str | None = ARCH,
+    batch_size: str = typer.Option("auto", metavar="N", help="Samples per batch; auto halves it if memory runs out."),
+    device: str = typer.Option("auto", metavar="NAME", help="cpu, cuda, cuda:1, mps; auto uses a GPU if there is one."),
+    dtype: str = typer.Option("float32", metavar="TYPE", help="float16, bfloat16, float32 or float64."),
+    seed: int = typer.Option(0, metavar="N", help="For attacks that use random numbers."),
+    workers: int | None = typer.Option(None, metavar="N", help="Number of processes (or Ray actors)."),
+    engine: str = typer.Option("local", metavar="NAME", help="local, or ray (a Ray cluster)."),
+    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help="The Ray cluster (default: start one)."),
     compile_model: bool = typer.Option(False, "--compile", help="Run the model through torch.compile; for long runs."),
     save_perturbations: bool = typer.Option(False, "--save-perturbations", help="Store r, for `deepfool verify`."),
     skip_misclassified: bool = typer.Option(False, "--skip-misclassified", help="Do not attack misclassified samples."),
-    knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other argument of the attack; may be repeated."),
-    arch: str | None = typer.Option(None, help="The architecture, for file: models."),
-    split: str | None = typer.Option(None, help="The split, for data sets that have splits (default: test)."),
-    size: int | None = typer.Option(None, help="Resize folder: and hf: images to this side length."),
     audit: bool = typer.Option(True, "--audit/--no-audit", help="Check a few samples at the end (of 200 or more)."),
+    certify: float | None = typer.Option(
+        None, "--certify", metavar="[SECONDS]", help="Prove lower bounds too, so long for each sample (if empty: 1)."
+    ),
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only warnings and errors."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON to stdout."),
 ) -> None:
     """Measure a model: find the smallest perturbation of each sample. If it is stopped, rerun the command to resume."""
 
-    from deepfool.cli.show import draw_summary
     from deepfool.datasets import load
-    from deepfool.metrics import summarize
     from deepfool.runs.evaluation import Interrupted, evaluate
     from deepfool.runs.execution import keep_freed_memory
 
     keep_freed_memory()
+    model = add_preprocessing(model, mean, std)
     console = make_console(stderr=True, quiet=quiet)
-    folder = Path("runs") / name_run(model, data, attack, p, shard) if out is None else read_folder(out)
+    folder = None if out is None else read_folder(out)
     split = read_split(split, data, "test")
     with drawing_fetch(console, data) as on_fetch:
         samples = load(data, split=split, size=size, on_progress=on_fetch)
     try:
-        with _drawing(console, folder) as draw:
+        with _drawing(console) as draw:
             run = evaluate(
                 model, data, attack, out=folder, p=read_p(p), bounds=read_bounds(bounds), arch=arch, split=split,
                 size=size, limit=limit, indices=indices, shard=read_shard(shard),
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
-                audit=audit, on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
+                audit=audit, certify=certify, on_start=lambda folder: say(console, f"run folder: {folder}"),
+                on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
                 **read_knobs(knob, evaluate),
             )  # fmt: skip
     except Interrupted as stopped:
         echo(str(stopped), err=True)
         raise typer.Exit(130) from None
+    tell_results(console, run, report=report, as_json=as_json)
+
+
+def tell_results(console: Console, run: Run, *, report: bool, as_json: bool) -> None:
+    """What a run shows, at the end of a command that made or changed it."""
+    from deepfool.cli.show import draw_summary
+    from deepfool.metrics import summarize
+
     summary = summarize(run)
     draw_summary(console, summary)
     if report:
-        _write_report(console, run, samples)
+        _write_page(console, run)
     if as_json:
         echo(json.dumps(summary, allow_nan=False))
 
 
-def _write_report(console: Console, run: Run, samples: Data) -> None:
+def _write_page(console: Console, run: Run) -> None:
     """Write the report. If that fails, say so; the measurement itself is done."""
     from deepfool.errors import DeepFoolError
     from deepfool.reporting.page import write_report
@@ -99,18 +113,6 @@ def _write_report(console: Console, run: Run, samples: Data) -> None:
         echo(f"no report: {error}", err=True, fg="yellow")
         return
     say(console, f"report: {path}")
-
-
-def name_run(model: str, data: str, attack: str, p: str, shard: str | None) -> str:
-    """The folder name of a run.
-
-    >>> name_run("lenet-mnist", "mnist", "deepfool", "inf", "3/16")
-    'lenet-mnist-mnist-deepfool-pinf-3of16'
-    >>> name_run("py:nets:make", "npz:../some where/x.npz", "deepfool", "2", None)
-    'py_nets_make-npz_.._some_where_x.npz-deepfool-p2'
-    """
-    plain = [re.sub(r"[^\w.+-]+", "_", part) for part in (model, data, attack, f"p{p}")]
-    return "-".join([*plain, *([shard.replace("/", "of")] if shard else [])])
 
 
 def read_folder(text: str) -> Path:
@@ -195,7 +197,9 @@ def read_split(given: str | None, data: str, usual: str) -> str:
     return "test"  # the whole data
 
 
-HAVE_NO_OPTION = ("x", "labels", "source", "recipe", "cache", "checkpoint", "on_progress", "on_stop", "loaded")
+HAVE_NO_OPTION = (
+    "x", "labels", "source", "recipe", "cache", "checkpoint", "on_start", "on_progress", "on_stop", "loaded",
+)  # fmt: skip
 """Arguments of the functions behind the commands that only the command may set."""
 
 
@@ -230,9 +234,10 @@ def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> di
 
 
 @contextmanager
-def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], None]]:
+def _drawing(console: Console) -> Iterator[Callable[[Progress], None]]:
     """The samples done, with rate, time left and the current rho_adv."""
-    say(console, f"run folder: {folder}")
+    from deepfool.reporting.times import tell_progress
+
     # Our own rate and time left: the bar would count the rows of earlier sessions.
     with drawing(console, times=False) as bar:
 
@@ -240,21 +245,23 @@ def _drawing(console: Console, folder: Path) -> Iterator[Callable[[Progress], No
             if progress.auditing:
                 bar.say("auditing a few samples (--no-audit leaves that out)")
                 return
-            bar.show("", progress.done, progress.total, _tell(progress))
-            line = f"{progress.done}/{progress.total} samples, {_tell(progress)}"
+            if progress.certifying is not None:
+                show_certifying(bar, *progress.certifying)
+                return
+            bar.show("", progress.done, progress.total, tell_progress(progress))
+            line = f"{progress.done}/{progress.total} samples, {tell_progress(progress)}"
             bar.log("", line, always=progress.done == progress.total)
 
         yield draw
+
+
+def show_certifying(bar: Bar, done: int, total: int) -> None:
+    """How many samples have their certificate."""
+    bar.show("certifying", done, total)
+    bar.log("certifying", f"certified {done}/{total} samples", always=done == total)
 
 
 def _say_stopping(console: Console) -> None:
     # A signal may arrive in the middle of a write to the same stream. Python then raises an error that can be ignored.
     with suppress(RuntimeError):
         say(console, "finishing the batch; press Ctrl-C again to stop at once")
-
-
-def _tell(progress: Progress) -> str:
-    rho = f"rho_adv {progress.rho:.4f}"
-    if progress.censored:
-        rho = f"rho_adv >= {progress.rho:.4f} ({progress.censored} not fooled)"
-    return f"{progress.rate:.4g}/s, {progress.seconds_left:.0f} s left, {rho}"

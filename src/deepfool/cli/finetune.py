@@ -171,7 +171,15 @@ def _draw_table(tuned: FineTuned, title: str, quiet: bool) -> None:
 
 
 def _format_rho(epoch: Epoch, judge: str) -> str:
-    return f"{'>= ' if epoch.censored.get(judge) else ''}{epoch.rho[judge]:.4f}"
+    """
+    >>> from deepfool.training.results import Epoch
+    >>> _format_rho(Epoch(1, 0.1, {"deepfool": 0.12345}), "deepfool")
+    '0.1235'
+    >>> _format_rho(Epoch(1, 0.1, {"deepfool": float("nan")}, {"deepfool": 3}), "deepfool")
+    'not known (3 not fooled)'
+    """
+    lost = epoch.censored.get(judge)
+    return f"not known ({lost} not fooled)" if lost else f"{epoch.rho[judge]:.4f}"
 
 
 def _format_gain(before: float, after: float) -> str:

@@ -78,7 +78,10 @@ def check_model(
     from deepfool import datasets
     from deepfool.errors import InputError
     from deepfool.models.cards import read_card, read_weights
+    from deepfool.models.imagenet import list_names
+    from deepfool.models.sources import Source
     from deepfool.models.zoo import load
+    from deepfool.runs.labels import match_labels
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -95,6 +98,8 @@ def check_model(
         model = read_weights(entry.build(), weights, sha256=card.sha256).eval()
     with drawing_fetch(make_console(stderr=True), data or entry.data) as draw:
         test_set = datasets.load(data or entry.data, split="test", size=entry.input_shape[-1], on_progress=draw)
+    classes = list_names() if entry.data == "imagenet" else ()
+    test_set = match_labels(Source(model, name, entry.input_shape, classes, ""), test_set)
     error = _measure(model.to(device), test_set, entry)
     expected = card.test_error if card and card.data_sha256["test"] == test_set.fingerprint() else None
     known = "no card for this data" if expected is None else f"card {100 * expected:.2f} %"

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from deepfool.cli.options import RUN_CODE
 from deepfool.cli.output import echo, make_console
-
-if TYPE_CHECKING:
-    from deepfool.runs.verification import Verification
 
 
 def verify_run(
@@ -31,9 +26,11 @@ def verify_run(
 
     from deepfool.runs.records import Run
     from deepfool.runs.verification import verify
+    from deepfool.runs.verified import keep_verification
 
-    found = verify(Run(run), model, data, device=device, batch_size=batch_size, may_run_code=run_code)
-    _keep(run, found)
+    opened = Run(run)
+    found = verify(opened, model, data, device=device, batch_size=batch_size, may_run_code=run_code)
+    keep_verification(opened, found.as_dict())
     if as_json:
         echo(json.dumps(found.as_dict(), allow_nan=False))
     else:
@@ -47,16 +44,3 @@ def verify_run(
     if not found.holds:
         echo(f"{run} does not hold: its rows do not match its perturbations.", err=True, fg="red")
         raise typer.Exit(1)
-
-
-def _keep(folder: Path, found: Verification) -> None:
-    """Store the outcome in the run folder, for the report; a folder that cannot be written is not an error."""
-    from deepfool import cache
-    from deepfool.errors import DataError
-    from deepfool.reporting.provenance import VERIFICATION
-    from deepfool.runs.manifests import now
-    from deepfool.runs.records import Run
-
-    outcome = {"verified": now(), "model": Run(folder).identity["model"]["sha256"], **found.as_dict()}
-    with suppress(DataError):
-        cache.write(folder / VERIFICATION, json.dumps(outcome, allow_nan=False).encode())

@@ -25,6 +25,8 @@ class Data(ABC):
     """A short name for reports; built-in sets are loaded by this name."""
     classes: tuple[str, ...]
     """The name of each label, "" where there is none; empty if no names are known."""
+    numbered: bool = True
+    """Whether the labels are numbers that somebody chose; otherwise they only number the names of the classes."""
 
     def __init__(self, name: str, labels: Tensor | None, classes: tuple[str, ...] = ()) -> None:
         self.name = name

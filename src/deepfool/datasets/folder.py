@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +27,8 @@ class Entry:
 
     file: str
     """Relative to the folder, with forward slashes."""
-    label: int
+    label: int | str
+    """Its number, or the name of its class."""
     name: str = ""
     """The name of the label, if it has one."""
 
@@ -37,9 +38,10 @@ class Folder(Data):
 
     - `labels.json`: a list of objects with `file`, `label` and optionally `name`, or an object {file: label};
     - `labels.csv`: the columns file, label and optionally name, with or without a header;
-    - one sub-folder per class, labelled 0, 1, ... in the order of their names.
+    - one sub-folder per class, named after it.
 
-    Labels are integers, or -1 if unknown. Every image in the folder must have one.
+    A label is the number of a class, its name, or -1 if unknown. Every image in the folder must have one. Names are
+    numbered 0, 1, ... in alphabetical order; `evaluate` matches them to the classes of the model.
     """
 
     def __init__(self, root: Path, size: int = 224) -> None:
@@ -48,7 +50,7 @@ class Folder(Data):
                 f"{root}: there is no such folder.",
                 hint="relative paths start at the current folder.",
             )
-        entries, classes = read_entries(root)
+        entries, classes, self.numbered = read_entries(root)
         super().__init__(root.resolve().name, torch.tensor([entry.label for entry in entries]), classes)
         self._root = root
         self._files = [entry.file for entry in entries]
@@ -81,14 +83,26 @@ class Folder(Data):
         return digest.hexdigest()
 
 
-def read_entries(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
-    """The images of a folder with their labels, and the names of the classes."""
+def read_entries(root: Path) -> tuple[list[Entry], tuple[str, ...], bool]:
+    """The images of a folder with their labels, the names of the classes, and whether labels were given as numbers."""
     for name, reader in (("labels.json", _read_json), ("labels.csv", _read_csv)):
         if _is_there(root / name):
             entries = list(reader(root / name))
             _check_listed(root, root / name, entries)
-            return entries, _class_names(root / name, entries)
-    return _read_sub_folders(root)
+            if any(isinstance(entry.label, str) for entry in entries):
+                return *_number(root / name, entries), False
+            return entries, _class_names(root / name, entries), True
+    return *_read_sub_folders(root), False
+
+
+def _number(path: Path, entries: list[Entry]) -> tuple[list[Entry], tuple[str, ...]]:
+    """Entries whose labels are names, with numbers for them."""
+    for entry in entries:
+        if isinstance(entry.label, int) and entry.label >= 0:
+            raise DataError(f"{path}: some labels are names, but that of {entry.file} is the number {entry.label}.")
+    names = sorted({entry.label for entry in entries if isinstance(entry.label, str)})
+    numbers = {name: number for number, name in enumerate(names)}
+    return [replace(entry, label=numbers.get(str(entry.label), -1)) for entry in entries], tuple(names)
 
 
 def _read_json(path: Path) -> Iterator[Entry]:
@@ -104,7 +118,8 @@ def _read_json(path: Path) -> Iterator[Entry]:
         if not isinstance(row, dict) or not isinstance(row.get("file"), str):
             raise DataError(f"{path}: entry {number} must be an object with a file name under `file`, got {row!r}.")
         name = row.get("name")
-        yield Entry(row["file"], _as_label(path, row["file"], row.get("label")), "" if name is None else str(name))
+        label = row.get("label", row.get("wnid", name))
+        yield Entry(row["file"], _as_label(path, row["file"], label), "" if name is None else str(name))
 
 
 def _read_csv(path: Path) -> Iterator[Entry]:
@@ -125,14 +140,24 @@ def _read_csv(path: Path) -> Iterator[Entry]:
         yield Entry(cells.get("file", ""), _as_label(path, cells.get("file", ""), whole), cells.get("name", ""))
 
 
-def _as_label(path: Path, file: str, label: Any) -> int:
+def _as_label(path: Path, file: str, label: Any) -> int | str:
     if label is None:
         raise DataError(f"{path}: {file} has no label.", hint="use -1 if the label is unknown.")
+    if isinstance(label, str) and label.strip() and not _looks_like_number(label):
+        return label.strip()
     if isinstance(label, bool) or not isinstance(label, int):
         raise DataError(f"{path}: the label of {file} must be an integer, got {label!r}.")
     if not -1 <= label <= LARGEST_LABEL:
         raise DataError(f"{path}: the label of {file} must lie in -1..{LARGEST_LABEL}, got {label}.")
     return label
+
+
+def _looks_like_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
@@ -158,7 +183,12 @@ def _check_listed(root: Path, path: Path, entries: list[Entry]) -> None:
 def _class_names(path: Path, entries: list[Entry]) -> tuple[str, ...]:
     names: dict[int, str] = {}
     for entry in entries:
-        if entry.name and entry.label >= 0 and names.setdefault(entry.label, entry.name) != entry.name:
+        if (
+            entry.name
+            and isinstance(entry.label, int)
+            and entry.label >= 0
+            and names.setdefault(entry.label, entry.name) != entry.name
+        ):
             raise DataError(
                 f"{path}: label {entry.label} is named {names[entry.label]!r}, but {entry.name!r} at {entry.file}."
             )

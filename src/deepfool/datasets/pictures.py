@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from deepfool.errors import DataError
 
@@ -23,13 +24,27 @@ CROP = 0.875
 """The share of the resized image's short side that the centre crop keeps, as usual for ImageNet (224 of 256)."""
 
 
+class Limits(TypedDict, total=False):
+    """What an image file may be, where it comes from somebody else."""
+
+    formats: tuple[str, ...]
+    most_pixels: int | None
+    hint: str
+
+
 @contextmanager
 def open_picture(
-    source: Path | IO[bytes], name: str, *, formats: tuple[str, ...] = FORMATS, hint: str = "repair or remove the file."
+    source: Path | IO[bytes],
+    name: str,
+    *,
+    formats: tuple[str, ...] = FORMATS,
+    most_pixels: int | None = None,
+    hint: str = "repair or remove the file.",
 ) -> Iterator[Image.Image]:
     """Open and decode an image file of one of these formats; the error names a file that is not.
 
-    Every image that this package reads comes through here.
+    An image of more than `most_pixels` is refused by what its header says, before it is decoded. Every image that this
+    package reads comes through here.
 
     >>> import io
     >>> with open_picture(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0"), "cat.png"):
@@ -42,6 +57,12 @@ def open_picture(
 
     try:
         with Image.open(source, formats=formats) as opened:
+            if most_pixels is not None and opened.width * opened.height > most_pixels:
+                raise DataError(
+                    f"{name} is too large: {opened.width} x {opened.height} pixels, at most "
+                    f"{most_pixels / 1e6:.3g} million are read.",
+                    hint="make it smaller first.",
+                )
             opened.load()
             yield opened
     except FileNotFoundError as error:
@@ -55,9 +76,11 @@ def open_picture(
         raise DataError(f"{name} cannot be read as an image: {error}", hint=hint) from error
 
 
-def read_picture(source: Path | IO[bytes], name: str, *, size: int | None, grey: bool = False) -> Tensor:
+def read_picture(
+    source: Path | IO[bytes], name: str, *, size: int | None, grey: bool = False, **limits: Unpack[Limits]
+) -> Tensor:
     """An image file as uint8 pixels: (3, h, w), or (1, h, w) if `grey`; the error names a broken file."""
-    with open_picture(source, name) as opened:
+    with open_picture(source, name, **limits) as opened:
         return to_pixels(fit(upright(opened, grey=grey), size))
 
 

@@ -90,9 +90,13 @@ def _judge_can(cases: Sequence[_Case]) -> Sequence[_Case]:
 
 
 def rows_of(results: Results, experiment: str) -> list[Mapping[str, Any]]:
-    """The rows of an experiment that were measured, of networks in the paper."""
+    """The rows of an experiment that were measured, of networks in the paper.
+
+    Where samples were not fooled, rho_adv is not known, and nothing is judged by it.
+    """
     rows = results.get(experiment, {}).get("rows", [])
-    return [row for row in rows if row.get("missing") is None and row["network"] in CLASSIFIERS]
+    known = [row for row in rows if row.get("missing") is None and row["network"] in CLASSIFIERS]
+    return [row for row in known if row.get("deepfool", {}).get("exact", True)]
 
 
 def judge_fgsm(results: Results) -> list[_Case]:

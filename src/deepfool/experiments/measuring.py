@@ -19,7 +19,7 @@ from deepfool.experiments.networks import Subject
 from deepfool.experiments.paper import IMAGENET_CANDIDATES, OVERSHOOT, SHARE
 from deepfool.experiments.session import Session
 from deepfool.experiments.space import pixel_bounds
-from deepfool.metrics import count_iterations, rho_adv, share_fooled
+from deepfool.metrics import count_iterations, rho_adv, rho_answered, share_fooled
 from deepfool.models.zoo import ZOO
 from deepfool.runs.evaluation import Progress, evaluate
 
@@ -53,14 +53,19 @@ def measure(
             workers=session.workers, on_progress=_reporting(session, name), audit=False, **(knobs or {}),
         )  # fmt: skip
         records = run.records()
-        found = rho_adv(records, norm)
+        found, exact = rho_answered(records, norm), rho_adv(records, norm).exact
         return {
-            "rho": found.value, "low": found.low, "high": found.high if found.exact else None, "exact": found.exact,
+            "rho": _known(found.value), "low": _known(found.low), "high": _known(found.high), "exact": exact,
             "n": found.count, "fooled": share_fooled(records).value, "iterations": count_iterations(records),
             "ratios": _leading_ratios(records.index, records.ratio(norm)), "run": f"runs/{folder.name}", "seed": 0,
         }  # fmt: skip
 
     return session.remember(name, settings, compute)
+
+
+def _known(end: float) -> float | None:
+    """A number, or None where there are too few samples for one."""
+    return end if math.isfinite(end) else None
 
 
 def _leading_ratios(index: Any, ratios: Any, most: int = 100) -> list[float | None]:

@@ -80,9 +80,19 @@ def milliseconds(value: float | None, at_least: bool = False) -> str:
 
 
 def rho(found: Mapping[str, Any]) -> str:
-    """rho_adv with its interval; a lower bound if some samples were not fooled."""
-    low, high = number(found["low"], 3), number(found["high"], 3) if found["exact"] else "?"
-    return f"{'' if found['exact'] else '≥ '}{number(found['rho'], 3)} ({low} to {high})"
+    """rho_adv with its interval; not known if some samples were not fooled.
+
+    >>> rho({"rho": 0.12, "low": 0.11, "high": 0.13, "exact": True})
+    '0.120 (0.110 to 0.130)'
+    >>> rho({"rho": 0.12, "low": 0.11, "high": 0.13, "exact": False, "n": 95})
+    'not known (0.120 for the 95 that were fooled)'
+    """
+    value = number(found["rho"], 3)
+    if not found["exact"]:
+        return f"not known ({value} for the {found['n']:,} that were fooled)"
+    if found["low"] is None or found["high"] is None:
+        return value
+    return f"{value} ({number(found['low'], 3)} to {number(found['high'], 3)})"
 
 
 def _measured(result: Mapping[str, Any], lines: list[Line]) -> Iterator[Mapping[str, Any]]:
@@ -110,8 +120,8 @@ def tabulate_robustness(result: Mapping[str, Any]) -> Table:
         ("network", "test error, paper", "here", "ρ, paper", "ρ here (95 % interval)", "here / paper", "ρ in [0, 1]",
          "iterations", "n"),
         lines,
-        "ρ is measured in the network's own space, as in the paper; “ρ in [0, 1]” is the same for the pixels "
-        "before any normalisation, as `deepfool evaluate` measures it.",
+        "ρ is measured in the network's own space, where the paper seems to have measured (it does not say); “ρ in "
+        "[0, 1]” is the same for the pixels before any normalisation, as `deepfool evaluate` measures it.",
     )  # fmt: skip
 
 

@@ -12,15 +12,29 @@ from deepfool.attacks.shared.adversarial import Status
 from deepfool.attacks.shared.arguments import check_number
 from deepfool.errors import RunError
 from deepfool.metrics.arguments import check_norm, check_records, check_runs
+from deepfool.metrics.brackets import Bracket, find_bracket
 from deepfool.metrics.estimates import Estimate, as_json, find_ranks, mean_with_interval, quantile
 from deepfool.metrics.robustness import rho_adv
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Floats, Records
 
+FEWEST = 20
+"""With fewer samples, an interval is not to be trusted. Measured on simulated distances (4,000 draws of each): the true
+mean lies below the lower end in 5.5 % of the cases with 5 gamma-distributed samples, and in 3.2 % with 20 (2.5 % is
+meant); an interval of differences about 0 leaves out 0 in 19 % with 5, in 10 % with 20, in 7.6 % with 50 (5 %)."""
+
+TRIFLE = 1e-4
+"""A smaller change of rho_adv is none, whatever the interval says: rounding alone makes one. With batches of 1, 7 and
+64 samples, on 64 samples of lenet-mnist and of lenet-cifar10, it made up to 0.000004 (deepfool, smallest, ddn)."""
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs on the same samples. Differences are the relative distances of b minus those of a."""
+    """Two runs on the same samples. Differences are the relative distances of b minus those of a.
+
+    What an attack finds is an upper bound on the distance. A sample without an answer (censored) has no known distance,
+    so the mean difference and everything that follows from it is unknown if there is one.
+    """
 
     norm: str
     pairs: int
@@ -29,7 +43,7 @@ class Comparison:
     rho_a: Estimate
     rho_b: Estimate
     mean_difference: Estimate | None
-    """None if a sample is censored in only one of the runs: its difference is unknown."""
+    """None if a sample is censored in one of the runs: its difference is unknown."""
     median_difference: Estimate
     larger_in_a: int
     larger_in_b: int
@@ -38,10 +52,43 @@ class Comparison:
     censored_b: int
     p_value: float
     """Two-sided Wilcoxon signed-rank test that the differences are symmetric about 0. Distances that were not found
-    rank above all others."""
+    rank above all others, so nothing follows from it if there are any."""
+    answered: int
+    """The pairs with an answer in both runs."""
+    mean_answered: Estimate | None
+    """The mean difference of those pairs alone; None if there are none."""
+    change: float | None
+    """How much larger the mean of b is, as a share of that of a; None if the mean difference is unknown."""
+    bracket_a: Bracket | None = None
+    bracket_b: Bracket | None = None
+    """rho_adv of the pairs from both sides, in the norm of the attack; None for a run that was not certified."""
+
+    @property
+    def proved(self) -> str | None:
+        """ "a" or "b", if what is certified of that one is more than what was found for the other; else None."""
+        if self.bracket_b and self.rho_a.exact and self.bracket_b.lower.value > self.rho_a.value:
+            return "b"
+        if self.bracket_a and self.rho_b.exact and self.bracket_a.lower.value > self.rho_b.value:
+            return "a"
+        return None
+
+    @property
+    def known(self) -> bool:
+        """Whether every pair has an answer in both runs."""
+        return self.mean_difference is not None
+
+    @property
+    def beyond_chance(self) -> bool | None:
+        """Whether the interval of the mean difference leaves out 0; None if that is unknown, or the pairs are few."""
+        if self.mean_difference is None or self.pairs < FEWEST:
+            return None
+        if self.change is not None and abs(self.change) < TRIFLE:
+            return False
+        return self.mean_difference.low > 0 or self.mean_difference.high < 0
 
     def as_dict(self) -> dict[str, Any]:
-        return as_json(asdict(self))  # type: ignore[no-any-return]
+        """Ready for JSON."""
+        return as_json({**asdict(self), "beyond_chance": self.beyond_chance})  # type: ignore[no-any-return]
 
 
 def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95, seed: int = 0) -> Comparison:
@@ -72,15 +119,20 @@ def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95
         )
     ratio_a, ratio_b = one.ratio(norm), other.ratio(norm)
     difference = _subtract(ratio_b, ratio_a)
-    known = bool(np.isfinite(difference).all())
+    answered = np.isfinite(ratio_a) & np.isfinite(ratio_b)
+    known = bool(answered.all())
+    mean = mean_with_interval(ratio_b[answered] - ratio_a[answered], confidence=confidence, seed=seed)
     return Comparison(
         norm=norm, pairs=len(one), only_a=len(a) - len(one), only_b=len(b) - len(one),
         rho_a=rho_adv(one, norm, seed=seed), rho_b=rho_adv(other, norm, seed=seed),
-        mean_difference=mean_with_interval(difference, confidence=confidence, seed=seed) if known else None,
+        mean_difference=mean if known else None,
         median_difference=_median_of_signed(difference, confidence),
         larger_in_a=int((difference < 0).sum()), larger_in_b=int((difference > 0).sum()),
         ties=int((difference == 0).sum()), censored_a=int(one.censored.sum()), censored_b=int(other.censored.sum()),
-        p_value=_signed_rank(difference),
+        p_value=_signed_rank(difference), answered=int(answered.sum()), mean_answered=mean if answered.any() else None,
+        change=mean.value / float(ratio_a.mean()) if known and ratio_a.any() else None,
+        bracket_a=find_bracket(one, seed=seed) if norm == "p" else None,
+        bracket_b=find_bracket(other, seed=seed) if norm == "p" else None,
     )  # fmt: skip
 
 

@@ -16,14 +16,15 @@ import numpy as np
 from deepfool.attacks.shared.arguments import check_count, check_number
 from deepfool.errors import InputError
 from deepfool.metrics.arguments import check_values
-from deepfool.runs.rows import Floats
+from deepfool.metrics.formatting import format_estimate
+from deepfool.runs.rows import Floats, Ints
 
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its interval. `exact` is False where censored samples make it a lower bound."""
+    """A number and its interval, which is NaN where there are too few samples for one."""
 
     value: float
     low: float
@@ -31,12 +32,22 @@ class Estimate:
     count: int
     """The number of samples it is based on."""
     exact: bool = True
+    """False if the number is not known, because searches ended without an answer."""
 
     def __str__(self) -> str:
-        if math.isnan(self.value):
-            return "-"
-        interval = f"[{self.low:.4g}, {self.high:.4g}]" if self.exact else f"[{self.low:.4g}, ?]"
-        return f"{'' if self.exact else '>= '}{self.value:.4g} {interval}"
+        return format_estimate(self, 4)
+
+
+def is_enough(count: int, confidence: float) -> bool:
+    """Whether so many samples can have an interval of this confidence.
+
+    The ends of a bootstrap interval lie between the smallest and the largest sample. With n samples, symmetric about
+    their mean, all lie on one side of it with a chance of 2 ** (1 - n): more than 5 % for five samples or fewer.
+
+    >>> is_enough(5, 0.95), is_enough(6, 0.95)
+    (False, True)
+    """
+    return 2.0 ** (1 - count) <= 1 - confidence
 
 
 def mean_with_interval(
@@ -47,9 +58,11 @@ def mean_with_interval(
     Not `scipy.stats.bootstrap`: its BCa computes n jackknife means in O(n**2) time and memory, although they have a
     closed form. A test checks that the two agree.
 
-    >>> found = mean_with_interval(np.array([1.0, 2.0, 3.0, 4.0]))
-    >>> found.value, found.low < 2 < 3 < found.high
-    (2.5, True)
+    >>> found = mean_with_interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+    >>> found.value, found.low < 3 < 4 < found.high
+    (3.5, True)
+    >>> print(mean_with_interval(np.array([1.0, 2.0])))
+    1.500
     """
     values, confidence = check_values(values), check_number(confidence, "confidence", 0, 1)
     seed, resamples = check_count(seed, "seed", least=0), check_count(resamples, "resamples")
@@ -58,7 +71,9 @@ def mean_with_interval(
         return Estimate(math.nan, math.nan, math.nan, 0)
     mean = float(values.mean())
     spread = values - mean
-    if n == 1 or not spread.any():
+    if not is_enough(n, confidence):
+        return Estimate(mean, math.nan, math.nan, n)
+    if not spread.any():
         return Estimate(mean, mean, mean, n)
     means = _resampled_means(values, resamples, seed)
     below = ((means < mean).sum() + 0.5 * (means == mean).sum()) / resamples
@@ -143,17 +158,31 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Estimate:
         raise InputError(f"count must not exceed total, got {count} of {total}.")
     if total == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    from scipy import stats
+    low, high = find_wilson(np.array([count]), total, confidence)
+    return Estimate(count / total, float(low[0]), float(high[0]), total)
 
-    interval = stats.binomtest(count, total).proportion_ci(confidence, method="wilson")
-    return Estimate(count / total, float(interval.low), float(interval.high), total)
+
+def find_wilson(counts: Ints, total: int, confidence: float = 0.95) -> tuple[Floats, Floats]:
+    """The ends of Wilson's interval for some shares of one total.
+
+    >>> low, high = find_wilson(np.array([0, 5]), 10)
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.0, 0.237], [0.278, 0.763])
+    """
+    z2 = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
+    share, n = counts / total, float(total)
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = np.sqrt(z2 * (share * (1 - share) + z2 / (4 * n)) / n) / (1 + z2 / n)
+    # At its ends the interval is closed by what is known: the share itself.
+    low, high = np.where(counts == 0, 0.0, middle - half), np.where(counts == total, 1.0, middle + half)
+    return np.asarray(low), np.asarray(high)
 
 
 def as_json(value: Any) -> Any:
     """The value in types that JSON has: null for NaN, "inf" for infinity.
 
-    >>> as_json({"rho": Estimate(0.1, 0.0, math.inf, 3, exact=False)})
-    {'rho': {'value': 0.1, 'low': 0.0, 'high': 'inf', 'count': 3, 'exact': False}}
+    >>> as_json({"rho": Estimate(math.nan, 0.0, math.inf, 3, exact=False)})
+    {'rho': {'value': None, 'low': 0.0, 'high': 'inf', 'count': 3, 'exact': False}}
     """
     if isinstance(value, Estimate):
         return as_json(asdict(value))

@@ -3,11 +3,12 @@
 The paper's measure is rho_adv: the mean of ||r(x)|| / ||x|| over the data, where r(x) is the smallest perturbation that
 changes the decision, whether the decision was right or wrong. Three kinds of samples need care:
 
-- Not fooled (STUCK, EXHAUSTED): censored. The search ended without an answer, which shows neither that the distance is
-  small nor that it is large. All we know is that the sample's term in the mean is not negative. So rho_adv becomes a
-  lower bound that counts it as 0, without an upper end. Quantiles treat it as +infinity, as survival analysis does:
-  they stay exact while fewer samples are censored than lie above them (the median: fewer than half). Censored samples
-  are never dropped: a mean over the others would reward an attack for failing.
+- Not fooled (STUCK, EXHAUSTED): the search ended without an answer, which shows neither that the distance is small nor
+  that it is large. One such sample makes the mean unknown: rho_adv says so (`exact` is False, the value NaN), and
+  `rho_answered` gives the mean of the others, which is the mean of nobody else. Counting the sample as 0 would bound
+  nothing, since what an attack finds is an upper bound; dropping it silently would reward an attack for failing.
+  Quantiles treat it as +infinity: they stay upper bounds, and are finite while fewer samples have no answer than lie
+  above them (the median: fewer than half).
 - Skipped (MISCLASSIFIED, only with `skip_misclassified`): nothing was searched, so rho_adv covers the other samples. In
   the accuracy curve they are wrong at eps = 0, as is every sample whose predicted label is not the true one.
 - x = 0: the relative distance is not defined. The sample is left out of rho_adv, counted, and reported in a warning.
@@ -29,24 +30,35 @@ from deepfool.runs.rows import Floats, Ints, Records
 def rho_adv(
     records: Records, norm: str = "l2", *, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate:
-    """The mean of ||r|| / ||x||, or a lower bound on it if samples are censored.
+    """The mean of ||r|| / ||x||: an upper bound on the true one. Not known if a search ended without an answer.
 
     >>> rows = [{"index": i, "status": "FOOLED", "r_l2": r, "x_l2": 10.0} for i, r in enumerate((1.0, 2.0, 3.0))]
     >>> round(rho_adv(Records.of(rows, p=2)).value, 12)
     0.2
     >>> stuck = {"index": 3, "status": "STUCK", "x_l2": 10.0}
-    >>> bound = rho_adv(Records.of([*rows, stuck], p=2))
-    >>> round(bound.value, 12), bound.exact, bound.high
-    (0.15, False, inf)
+    >>> print(rho_adv(Records.of([*rows, stuck], p=2)))
+    not known
     """
     ratios = relative_distances(check_records(records), norm)
-    censored = int(np.isinf(ratios).sum())
-    found = mean_with_interval(
-        np.where(np.isinf(ratios), 0.0, ratios), confidence=confidence, seed=seed, resamples=resamples
-    )
-    if censored:
-        return Estimate(found.value, found.low, math.inf, found.count, exact=False)
-    return found
+    if np.isinf(ratios).any():
+        return Estimate(math.nan, math.nan, math.nan, len(ratios), exact=False)
+    return mean_with_interval(ratios, confidence=confidence, seed=seed, resamples=resamples)
+
+
+def rho_answered(
+    records: Records, norm: str = "l2", *, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> Estimate:
+    """The mean of ||r|| / ||x|| over the samples whose search had an answer: rho_adv if all had one.
+
+    Otherwise it says nothing of the samples without an answer, and runs must not be ranked by it.
+
+    >>> rows = [{"index": i, "status": "FOOLED", "r_l2": r, "x_l2": 10.0} for i, r in enumerate((1.0, 2.0, 3.0))]
+    >>> found = rho_answered(Records.of([*rows, {"index": 3, "status": "STUCK", "x_l2": 10.0}], p=2))
+    >>> round(found.value, 12), found.count
+    (0.2, 3)
+    """
+    ratios = relative_distances(check_records(records), norm)
+    return mean_with_interval(ratios[np.isfinite(ratios)], confidence=confidence, seed=seed, resamples=resamples)
 
 
 def relative_distances(records: Records, norm: str = "l2") -> Floats:
@@ -56,9 +68,14 @@ def relative_distances(records: Records, norm: str = "l2") -> Floats:
     return found
 
 
-def distances(records: Records, norm: str = "p") -> Floats:
-    """The distance of each sample from being wrong: 0 if it is wrong already, infinite where censored."""
-    return np.where(check_records(records).misclassified, 0.0, records.r[check_norm(norm)])
+def distances(records: Records, norm: str = "p", *, relative: bool = False) -> Floats:
+    """The distance of each sample from being wrong: 0 if it is wrong already, infinite where censored.
+
+    With `relative` it is a share of ||x||, and NaN if x is zero.
+    """
+    check_records(records)
+    found = records.ratio(check_norm(norm)) if relative else records.r[check_norm(norm)]
+    return np.where(records.misclassified, 0.0, found)
 
 
 def share_fooled(records: Records) -> Estimate:
@@ -109,6 +126,8 @@ def per_class(records: Records, norm: str = "l2", *, seed: int = 0, resamples: i
         found[label] = {
             "samples": len(part),
             "rho_adv": rho_adv(part, norm, seed=seed, resamples=resamples),
+            "rho_answered": rho_answered(part, norm, seed=seed, resamples=resamples),
+            "unanswered": int(part.censored.sum()),
             "median": quantile(relative_distances(part, norm), 0.5),
             "fooled": share_fooled(part),
         }

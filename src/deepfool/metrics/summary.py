@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.arguments import check_records, check_runs
+from deepfool.metrics.brackets import find_bracket
 from deepfool.metrics.curves import accuracy_curve
 from deepfool.metrics.estimates import as_json, quantile
+from deepfool.metrics.headline import choose_headline
+from deepfool.metrics.radii import accuracy_at_radii
 from deepfool.metrics.robustness import (
     clean_accuracy,
     confusion,
@@ -18,8 +23,11 @@ from deepfool.metrics.robustness import (
     per_class,
     relative_distances,
     rho_adv,
+    rho_answered,
     share_fooled,
 )
+from deepfool.metrics.setup import describe_setup
+from deepfool.metrics.verdict import tell_proofs, write_words
 from deepfool.runs.audit.checklist import read_audit
 from deepfool.runs.consistency import list_cautions
 from deepfool.runs.records import Run
@@ -32,8 +40,12 @@ _OTHER_EVIDENCE = {
 }  # fmt: skip
 
 
-def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str, Any]:
+def summarize(
+    run: Run, *, confidence: float = 0.95, seed: int = 0, eps: Sequence[str | float] | None = None
+) -> dict[str, Any]:
     """All metrics of a run, ready for JSON: null where there is no number, "inf" for infinity.
+
+    `eps` are the radii at which to give the robust accuracy; by default the usual ones for the data and the norm.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -45,16 +57,23 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
     """
     check_runs(run)
     records = run.records()
-    warnings = find_warnings(run, records)
     rho = {norm: rho_adv(records, norm, confidence=confidence, seed=seed) for norm in ("l2", "p")}
     audit = read_audit(run, len(records))
     curve = accuracy_curve(records) if len(records) else None
+    head = choose_headline(run, records, audit)
+    bracket = find_bracket(records, confidence=confidence, seed=seed)
+    setup, words = describe_setup(run), write_words(run, records, audit)
     ratios, sizes = relative_distances(records, "p"), records.r["p"][records.status != Status.MISCLASSIFIED]
     summary = {
         "run": str(run.folder),
         "model": run.manifest["model"]["spec"],
         "data": run.manifest["data"]["name"],
         "attack": run.identity["attack"]["name"],
+        "bounds": setup.bounds,
+        "knobs": setup.knobs,
+        "setup": str(setup),
+        "headline": head.as_dict(),
+        "verdict": {"lead": words.lead, "failures": words.failures, "lines": words.lines, "proofs": tell_proofs(head)},
         "p": run.p,
         "norm": f"l{run.p:g}",
         "samples": len(records),
@@ -66,18 +85,23 @@ def summarize(run: Run, *, confidence: float = 0.95, seed: int = 0) -> dict[str,
         "fooled": share_fooled(records),
         "rho_adv": rho["p"],
         "rho_adv_l2": rho["l2"],
+        "rho_answered": rho_answered(records, "p", confidence=confidence, seed=seed),
+        "bracket": None if bracket is None else bracket.as_dict(),
+        "robust_accuracy": [asdict(each) for each in accuracy_at_radii(run, records, eps)],
         "quantiles_relative": {f"{q:g}": quantile(ratios, q, confidence=confidence) for q in QUANTILES},
         "quantiles": {f"{q:g}": quantile(sizes, q, confidence=confidence) for q in QUANTILES},
         "curve": None if curve is None else {
-            "eps": curve.eps, "accuracy": curve.accuracy, "low": curve.low, "area": curve.area,
-            "area_share": curve.area_share, "labelled": curve.labelled,
+            "eps": curve.eps, "accuracy": curve.accuracy, "low": curve.low, "band": curve.band,
+            "certified": curve.certified, "area": curve.area, "area_share": curve.area_share,
+            "labelled": curve.labelled,
         },
         "classes": per_class(records, "p", seed=seed),
         "confusion": confusion(records),
         "iterations": count_iterations(records),
         "passes": {"forwards": int(records.forwards.sum()), "backwards": int(records.backwards.sum())},
         "seconds": float(np.nansum(records.seconds)),
-        "warnings": warnings,
+        "warnings": find_warnings(run, records),
+        "notes": find_notes(run, records),
         "audit": None if audit is None else audit.as_dict(),
     }  # fmt: skip
     return as_json(summary)  # type: ignore[no-any-return]
@@ -104,20 +128,31 @@ def count_open(run: Run, records: Records) -> int | None:
 
 def find_warnings(run: Run, records: Records) -> list[str]:
     """What a reader of the numbers needs to know, a sentence each."""
+    return [*tell_unanswered(records), *find_notes(run, records)]
+
+
+def tell_unanswered(records: Records) -> list[str]:
+    """How many searches had no answer, and what that means.
+
+    >>> tell_unanswered(Records.of([{"status": "FOOLED"}, {"status": "STUCK"}], p=2))
+    ['1 of 2 samples were not fooled (1 STUCK): their distances, and so rho_adv, are not known.']
+    """
+    kinds = {each.name: int((records.status == each).sum()) for each in (Status.STUCK, Status.EXHAUSTED)}
+    if not any(kinds.values()):
+        return []
+    told = ", ".join(f"{n} {name}" for name, n in kinds.items() if n)
+    return [
+        f"{sum(kinds.values())} of {len(records)} samples were not fooled ({told}): their distances, and so rho_adv, "
+        f"are not known."
+    ]
+
+
+def find_notes(run: Run, records: Records) -> list[str]:
+    """The warnings that the verdict does not say already."""
     check_runs(run)
     found = []
     if len(check_records(records)) < run.expected:
         found.append(f"the run is not complete: it has {len(records)} of {run.expected} samples.")
-    if censored := int(records.censored.sum()):
-        kinds = ", ".join(
-            f"{n} {status.name}"
-            for status in (Status.STUCK, Status.EXHAUSTED)
-            if (n := int((records.status == status).sum()))
-        )
-        found.append(
-            f"{censored} of {len(records)} samples were not fooled ({kinds}): rho_adv is a lower bound that counts "
-            f"them as 0, and has no upper end."
-        )
     evidence = count_evidence(records)
     if others := [f"{evidence[kind]} by {words}" for kind, words in _OTHER_EVIDENCE.items() if kind in evidence]:
         found.append(

@@ -20,7 +20,8 @@ from torch.utils._sympy import functions as torch_functions
 from deepfool.errors import InputError, ModelError, require
 from deepfool.models.building import Built
 from deepfool.models.checkpoints import weights_only
-from deepfool.models.libraries import import_torchvision
+from deepfool.models.opsets import lower, replace_slices
+from deepfool.models.torchvision_operators import import_torchvision
 
 
 class FixedBatch(nn.Module):
@@ -66,9 +67,13 @@ def build_onnx(text: str, *, pretrained: bool = True) -> Built:
     onnx = require("onnx", extra="onnx", purpose="onnx:FILE")
     onnx2torch = require("onnx2torch", extra="onnx", purpose="onnx:FILE")
     try:
-        graph = onnx.load(str(path))
+        graph = onnx.load(str(path), load_external_data=False)
+        _find_weights(path, graph)
+        onnx.load_external_data_for_model(graph, str(path.parent))
         onnx.checker.check_model(graph)
-        network = onnx2torch.convert(graph)
+        network = replace_slices(onnx2torch.convert(lower(graph)))
+    except ModelError:
+        raise
     except NotImplementedError as error:
         raise ModelError(f"{path} uses an ONNX operator that onnx2torch does not know: {error}") from error
     except KeyError as error:  # a name that is not one of the stored weights
@@ -80,6 +85,19 @@ def build_onnx(text: str, *, pretrained: bool = True) -> Built:
         raise ModelError(f"{path} could not be read as an ONNX network: {type(error).__name__}: {error}") from error
     batch, shape = _onnx_input(path, graph.graph)
     return _graph_built("onnx", path, network, batch, shape)
+
+
+def _find_weights(path: Path, graph: Any) -> None:
+    """torch's exporter writes the weights into a second file, which is easily left behind."""
+    places = {
+        each.value for tensor in graph.graph.initializer for each in tensor.external_data if each.key == "location"
+    }
+    for place in sorted(places):
+        if not (path.parent / place).is_file():
+            raise ModelError(
+                f"{path} keeps its weights in the file {place}, which is missing.",
+                hint=f"put it beside {path.name}, or export again with external_data=False.",
+            )
 
 
 def _onnx_input(path: Path, graph: Any) -> tuple[int | None, tuple[int, ...] | None]:

@@ -10,7 +10,8 @@ import importlib.util
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +22,8 @@ from torch import Tensor, nn
 from deepfool.errors import InputError, ModelError, require
 from deepfool.models.building import Built, flag, split_options, unknown_name
 from deepfool.models.checkpoints import weights_only
-from deepfool.models.preprocessing import Normalize
-
-# Operators that torchvision expects at import, with the schemas of its C++ sources.
-TORCHVISION_OPERATORS = {
-    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
-
-
-def import_torchvision(*, extra: str, purpose: str) -> Any:
-    """Import torchvision, even if its compiled operators do not load.
-
-    The wheels on PyPI are built against the CUDA build of torch, and their library cannot be opened with a CPU-only
-    torch of the same version. torchvision is meant to work without it, but its import fails because two box-suppression
-    operators are missing. No classifier calls them, so they are declared here without a body and the import succeeds.
-    Calling them still fails, as torchvision intends.
-    """
-    if "torchvision" in sys.modules:
-        return sys.modules["torchvision"]
-    try:
-        return require("torchvision", extra=extra, purpose=purpose)
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
-            raise
-    for name, schema in TORCHVISION_OPERATORS.items():
-        if not hasattr(torch.ops.torchvision, name):
-            torch.library.define(f"torchvision::{name}", schema)
-    return require("torchvision", extra=extra, purpose=purpose)
+from deepfool.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalize
+from deepfool.models.torchvision_operators import import_torchvision
 
 
 def build_torchvision(text: str, *, pretrained: bool) -> Built:
@@ -127,21 +102,28 @@ def build_huggingface(text: str, *, pretrained: bool) -> Built:
     if importlib.util.find_spec("torchvision") is not None:
         import_torchvision(extra="hf", purpose="hf:NAME")  # transformers uses it where it is installed
     transformers = require("transformers", extra="hf", purpose="hf:NAME")
-    name, options = split_options(text, {"revision": str, "pretrained": flag})
+    known: dict[str, Callable[[str], Any]] = {
+        "revision": str, "pretrained": flag, "mean": _read_numbers, "std": _read_numbers, "size": int,
+    }  # fmt: skip
+    name, options = split_options(text, known)
+    given = {key: options.pop(key) for key in ("mean", "std", "size") if key in options}
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise InputError(f"A directory written by save_pretrained was expected, but there is no directory {name!r}.")
     trained = options.pop("pretrained", True) and pretrained
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     settings = {"trust_remote_code": False, **options}
     config = _fetch(f"hf:{name}", lambda: transformers.AutoConfig.from_pretrained(name, **settings))
-    processor = _fetch(f"hf:{name}", lambda: transformers.AutoImageProcessor.from_pretrained(name, **settings))
+    if given or _lacks_processor(name):
+        preprocessing, shape = _choose_preprocessing(f"hf:{name}", config, **given)
+    else:
+        find = transformers.AutoImageProcessor.from_pretrained
+        preprocessing, shape = preprocessing_of(_fetch(f"hf:{name}", lambda: find(name, **settings)))
     family = transformers.AutoModelForImageClassification
     if trained:
         with _silent(transformers):
             network = _fetch(f"hf:{name}", lambda: family.from_pretrained(name, config=config, **settings))
     else:
         network = family.from_config(config, trust_remote_code=False)
-    preprocessing, shape = preprocessing_of(processor)
     return Built(
         module=nn.Sequential(*preprocessing, network),
         network=network,
@@ -149,6 +131,55 @@ def build_huggingface(text: str, *, pretrained: bool) -> Built:
         input_shape=shape,
         classes=tuple(str(config.id2label[index]) for index in range(config.num_labels)),
     )
+
+
+class PreprocessingWarning(UserWarning):
+    """A model that does not say how its inputs are normalised."""
+
+
+def _read_numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _lacks_processor(name: str) -> bool:
+    """Whether a directory has a model but not the configuration of its image processor."""
+    folder = Path(name)
+    files = ("preprocessor_config.json", "processor_config.json")
+    return (folder / "config.json").is_file() and not any((folder / file).is_file() for file in files)
+
+
+def _choose_preprocessing(
+    spec: str, config: Any, mean: tuple[float, ...] = (), std: tuple[float, ...] = (), size: int | None = None
+) -> tuple[list[nn.Module], tuple[int, ...] | None]:
+    """The normalisation that was asked for; ImageNet's, with a warning, if none was."""
+    channels = int(getattr(config, "num_channels", 3) or 3)
+    if bool(mean) != bool(std):
+        raise InputError(f"{spec}: mean and std go together, got only one of them.", hint="?mean=0.5&std=0.5")
+    if not mean and channels != 3:
+        raise InputError(
+            f"{spec} has no preprocessor_config.json and {channels} channels, so its normalisation is not known.",
+            hint="give --mean and --std (?mean=0.5&std=0.5 in the spec).",
+        )
+    if not mean:
+        mean, std = IMAGENET_MEAN, IMAGENET_STD
+        warnings.warn(
+            f"{spec} has no preprocessor_config.json: its inputs are normalised as is usual for ImageNet, by mean "
+            f"{_list_numbers(mean)} and std {_list_numbers(std)}. Hint: give --mean and --std if it was trained "
+            f"otherwise (?mean=0.5&std=0.5 in the spec).",
+            PreprocessingWarning, stacklevel=2,
+        )  # fmt: skip
+    mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
+    if not len(mean) == len(std) == channels or min(std) <= 0:
+        raise InputError(
+            f"{spec} has {channels} channels: mean and std need one number, or one for each, and std must be positive, "
+            f"got {_list_numbers(mean)} and {_list_numbers(std)}."
+        )
+    side = size or getattr(config, "image_size", None)
+    return [Normalize(mean, std)], (channels, side, side) if isinstance(side, int) else None
+
+
+def _list_numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
     NAME                          the zoo
     torchvision:NAME              torchvision's classifiers          ?weights=none&num_classes=10
     timm:NAME                     timm                               ?pretrained=false&num_classes=10
-    hf:NAME or hf:DIRECTORY       transformers image classification  ?revision=main&pretrained=false
+    hf:NAME or hf:DIRECTORY       transformers image classification  ?revision=main&mean=0.5&std=0.5&size=224
     onnx:FILE                     an ONNX file, through onnx2torch
     export:FILE.pt2               a torch.export program
     py:package.module:factory     your own code
@@ -25,16 +25,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from deepfool.attacks.shared.arguments import check_flag
 from deepfool.errors import DeepFoolError, InputError, ModelError, is_out_of_memory
 from deepfool.models.building import Built, unknown_name
 from deepfool.models.checkpoints import fill, read_state_dict
 from deepfool.models.fingerprints import fingerprint
 from deepfool.models.graphs import build_export, build_onnx, build_program
+from deepfool.models.imagenet import list_names
 from deepfool.models.jax_bridge import from_jax
 from deepfool.models.libraries import build_huggingface, build_timm, build_torchvision
 from deepfool.models.linear import LinearScores, from_sklearn
+from deepfool.models.torchvision_operators import prepare_torchvision
 
-__all__ = ["PREFIXES", "Source", "as_module", "from_jax", "from_sklearn", "resolve"]
+__all__ = ["PREFIXES", "Source", "as_module", "from_jax", "from_sklearn", "load", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,26 @@ def _place(module: nn.Module, device: str | torch.device) -> nn.Module:
             raise
         why = (str(error).splitlines() or [""])[0]
         raise InputError(f"the model cannot be moved to the device {str(device)!r}: {why}") from error
+
+
+def load(name: Any, *, pretrained: bool = True, arch: Any = None) -> nn.Module:
+    """A model in eval mode: a network of the zoo, any other spec that `--model` takes, or an object as in `as_module`.
+
+    It takes a batch in [0, 1] and returns scores. `pretrained=False` skips the trained weights where the source allows
+    that. `arch` is the architecture of the weights in `file:FILE`.
+
+    >>> load("lenet-mnist")(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 10])
+    >>> load("lenet-minst")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: There is no network named 'lenet-minst'. Hint: did you mean lenet-mnist...
+    """
+    if check_flag(pretrained, "pretrained") or not isinstance(name, str):
+        return resolve(name, arch=arch).module
+    if arch is not None:
+        raise InputError(f"arch is for trained weights, got arch={arch!r} with pretrained=False.")
+    return _build_spec(name, pretrained=False).module.eval()
 
 
 def as_module(model: Any) -> nn.Module:
@@ -157,7 +180,8 @@ def _build_zoo(name: str, *, pretrained: bool) -> Built:
     if zoo is None or name not in zoo.ZOO:
         raise _not_in_zoo(name, list(zoo.ZOO) if zoo is not None else [])
     module = zoo.load(name) if pretrained else zoo.load(name, pretrained=False)
-    return Built(module, module, architecture=name, input_shape=tuple(zoo.ZOO[name].input_shape))
+    classes = list_names() if getattr(zoo.ZOO[name], "data", "") == "imagenet" else ()
+    return Built(module, module, name, tuple(zoo.ZOO[name].input_shape), classes)
 
 
 def _not_in_zoo(name: str, names: list[str]) -> InputError:
@@ -167,7 +191,8 @@ def _not_in_zoo(name: str, names: list[str]) -> InputError:
         return InputError(f"There is no network named {name!r}.", hint=f"give a file as {prefix}:{name}")
     error = unknown_name("network", name, names)
     others = f"other models start with one of {', '.join(PREFIXES)}"
-    return InputError(f"There is no network named {name!r}.", hint=f"{error.hint}; {others}" if error.hint else others)
+    hint = f"{error.hint}{'' if error.hint.endswith('?') else ';'} {others}" if error.hint else others
+    return InputError(f"There is no network named {name!r}.", hint=hint)
 
 
 def _build_python(text: str, *, pretrained: bool = True) -> Built:
@@ -175,6 +200,7 @@ def _build_python(text: str, *, pretrained: bool = True) -> Built:
     name, colon, factory = text.partition(":")
     if not (name and colon and factory):
         raise InputError(f"py:package.module:factory was expected, got 'py:{text}'.")
+    prepare_torchvision()  # which the code may import
     try:
         found = getattr(_import_here(name), factory)
     except AttributeError:

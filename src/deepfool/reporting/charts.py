@@ -12,7 +12,7 @@ from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.runs.records import Run
-from deepfool.runs.rows import Records
+from deepfool.runs.rows import Floats, Records
 
 POINTS = 161
 MOST_BINS = 40
@@ -22,26 +22,32 @@ MOST_IN_MATRIX = 24
 """With more classes, a list of the most common changes replaces the matrix."""
 
 
-def find_end(runs: Sequence[Records]) -> float:
-    """Where the eps axis ends: at most 1 % of the fooled samples of any run lie beyond."""
+def find_end(runs: Sequence[Records], *, relative: bool = False) -> float:
+    """Where the eps axis ends: at most 1 % of the fooled samples of any run lie beyond. 0 if nothing was found."""
     ends = [0.0]
     for records in runs:
-        sizes = records.r["p"][np.isfinite(records.r["p"])]
+        sizes = records.ratio("p") if relative else records.r["p"]
+        sizes = sizes[np.isfinite(sizes)]
         if len(sizes):
             ends.append(float(np.quantile(sizes, 0.99)))
     return max(ends)
 
 
-def make_curve(records: Records, end: float) -> dict[str, Any]:
-    """Accuracy against eps, up to `end`."""
-    curve = accuracy_curve(records, np.linspace(0.0, end, POINTS))
-    band = bool((curve.low < curve.accuracy).any())
+def make_curve(records: Records, end: float, *, relative: bool = False) -> dict[str, Any]:
+    """Accuracy against eps, up to `end`, with the band that chance in the choice of samples may move it in."""
+    curve = accuracy_curve(records, np.linspace(0.0, end, POINTS), relative=relative)
     return {
         "eps": [float(f"{value:.6g}") for value in curve.eps],
-        "accuracy": [round(float(value), 6) for value in curve.accuracy],
-        "low": [round(float(value), 6) for value in curve.low] if band else None,
+        "accuracy": _round(curve.accuracy),
+        "low": _round(curve.low) if bool((curve.low < curve.accuracy).any()) else None,
+        "band": [_round(edge) for edge in curve.band],
+        "certified": None if curve.certified is None else [_round(edge) for edge in curve.certified],
         "labelled": curve.labelled,
     }
+
+
+def _round(values: Floats) -> list[float]:
+    return [round(float(value), 6) for value in values]
 
 
 def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
     shares = []
     for values, each in zip(ratios, found, strict=True):
         counts, _ = np.histogram(np.minimum(each, last), edges)
-        shares.append([round(float(share), 6) for share in counts / max(1, len(values))])
+        shares.append(_round(counts / max(1, len(values))))
     return {
         "edges": [float(f"{edge:.6g}") for edge in edges],
         "shares": shares,
@@ -67,7 +73,10 @@ def make_histogram(records: Sequence[Records]) -> dict[str, Any]:
 
 
 def make_classes(run: Run, records: Records) -> dict[str, Any]:
-    """rho_adv per predicted class, the most fragile first."""
+    """rho_adv per predicted class, the most fragile first.
+
+    Classes with a search that had no answer are kept apart: nobody knows where they belong.
+    """
     names = names_of_run(run)
     # A few hundred resamples are enough for an error bar, and quick even for a thousand classes.
     found = per_class(records, "p", resamples=400 if len(np.unique(records.label)) <= MOST_CLASSES else 100)
@@ -76,19 +85,21 @@ def make_classes(run: Run, records: Records) -> dict[str, Any]:
             "label": label,
             "name": name_class(names, label),
             "samples": each["samples"],
-            "rho": _finite(each["rho_adv"].value),
-            "low": _finite(each["rho_adv"].low),
-            "high": _finite(each["rho_adv"].high),
-            "exact": each["rho_adv"].exact,
+            "unanswered": each["unanswered"],
+            "rho": _finite(each["rho_answered"].value),
+            "low": _finite(each["rho_answered"].low),
+            "high": _finite(each["rho_answered"].high),
             "median": _finite(each["median"].value),
             "fooled": _finite(each["fooled"].value),
         }
         for label, each in found.items()
     ]
-    rows.sort(key=lambda row: (math.inf if row["rho"] is None else row["rho"], row["label"]))
+    known = [row for row in rows if not row["unanswered"] and row["rho"] is not None]
+    known.sort(key=lambda row: (row["rho"], row["label"]))
+    apart = sorted((row for row in rows if row["unanswered"]), key=lambda row: (-row["unanswered"], row["label"]))
     half = MOST_CLASSES // 2
-    shown = rows if len(rows) <= MOST_CLASSES else [*rows[:half], *rows[-half:]]
-    return {"rows": shown, "total": len(rows)}
+    shown = known if len(known) <= MOST_CLASSES else [*known[:half], *known[-half:]]
+    return {"rows": shown, "total": len(known), "apart": apart[:MOST_CLASSES], "apart_total": len(apart)}
 
 
 def make_matrix(run: Run, records: Records) -> dict[str, Any]:

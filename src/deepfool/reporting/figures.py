@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from deepfool.errors import InputError, RunError, require
-from deepfool.metrics import accuracy_curve, rho_adv
+from deepfool.metrics import accuracy_curve, describe_setup, rho_answered
 from deepfool.reporting.charts import find_end, make_classes, make_histogram
 from deepfool.runs.records import Run
 
@@ -81,8 +81,9 @@ def _norm(run: Run) -> str:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     names = [str(run.manifest["model"]["spec"]) for run in runs]
-    if len(set(names)) < len(names):
-        names = [f"{name}, {run.identity['attack']['name']}" for name, run in zip(names, runs, strict=True)]
+    setups = [describe_setup(run).search for run in runs]
+    if len(set(setups)) > 1:  # what else differs belongs to the name
+        names = [f"{name}, {setup}" for name, setup in zip(names, setups, strict=True)]
     if len(set(names)) < len(names):
         names = [run.folder.name for run in runs]
     return names
@@ -92,13 +93,21 @@ def _draw_curve(figure: Any, runs: Sequence[Run]) -> None:
     axes = figure.subplots()
     records = [run.records() for run in runs]
     end = find_end(records)
+    if not end:
+        raise RunError("no perturbation was found, so there is no curve.")
     for i, (each, name) in enumerate(zip(records, _names(runs), strict=True)):
         curve = accuracy_curve(each, np.linspace(0, end, 400))
         colour = PALETTE[i % len(PALETTE)]
         axes.plot(curve.eps, 100 * curve.accuracy, color=colour, linestyle=DASHES[i % len(DASHES)], label=name)
-        if (curve.low < curve.accuracy).any():
+        low, high = curve.band
+        axes.fill_between(curve.eps, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
+        if curve.certified is not None:
+            low, high = curve.certified
+            axes.fill_between(curve.eps, 100 * low, 100 * high, color=PALETTE[2], alpha=0.25, linewidth=0)
+            axes.plot(curve.eps, 100 * low, color=PALETTE[2], linewidth=1, linestyle=DASHES[i % len(DASHES)])
+        if (curve.low < curve.accuracy).any():  # searches without an answer
             axes.fill_between(curve.eps, 100 * curve.low, 100 * curve.accuracy, color=colour, alpha=0.2, linewidth=0)
-    axes.set(ylabel="accuracy (%)", ylim=(0, 102), xlim=(0, end or 1))
+    axes.set(ylabel="accuracy (%), at most", ylim=(0, 102), xlim=(0, end))
     axes.set_xlabel(f"largest {_norm(runs[0])} norm of the perturbation", parse_math=True)
     if len(runs) > 1:
         axes.legend()
@@ -117,12 +126,12 @@ def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
             axes.stairs(values, found["edges"], fill=True, color=colour, label=name)
         else:
             axes.stairs(values, found["edges"], color=colour, linestyle=DASHES[i % len(DASHES)], label=name)
-        mean = rho_adv(each, "p")
+        mean = rho_answered(each, "p")
         axes.axvline(mean.value, color="black" if len(runs) == 1 else colour, linewidth=0.8, linestyle="--")
+    whole = not any(each.censored.any() for each in records)
+    whose = r"the mean, $\hat\rho_{\mathrm{adv}}$" if whole else "the mean of those with an answer"
     axes.set(ylabel="samples (%)", xlim=(0, found["edges"][-1]))
-    axes.set_xlabel(
-        rf"$\|\hat r\| / \|x\|$ in {_norm(runs[0])} (dashed: the mean, $\hat\rho_{{\mathrm{{adv}}}}$)", parse_math=True
-    )
+    axes.set_xlabel(rf"$\|\hat r\| / \|x\|$ in {_norm(runs[0])} (dashed: {whose})", parse_math=True)
     if len(runs) > 1:
         axes.legend()
 
@@ -130,19 +139,27 @@ def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
 def _draw_classes(figure: Any, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
         raise InputError("the classes figure takes one run.", hint="draw one figure per run.")
-    rows = [row for row in make_classes(runs[0], runs[0].records())["rows"] if row["rho"] is not None]
+    found = make_classes(runs[0], runs[0].records())
+    rows, apart = found["rows"], found["apart_total"]
     if not rows:
-        raise RunError("no class has a relative distance.")
+        raise RunError("there is no class in which every search had an answer, so there is nothing to draw.")
     figure.set_size_inches(4.6, max(1.6, 0.8 + 0.21 * len(rows)))
     axes = figure.subplots()
     spots = np.arange(len(rows))
     values = np.array([row["rho"] for row in rows])
-    ends = np.array([[row["rho"] - (row["low"] or 0), (row["high"] or row["rho"]) - row["rho"]] for row in rows]).T
+    ends = np.array([[row["rho"] - _or(row["low"], row), _or(row["high"], row) - row["rho"]] for row in rows]).T
     axes.barh(spots, values, xerr=np.maximum(ends, 0), color=PALETTE[0], height=0.7, error_kw={"linewidth": 0.8})
     axes.set_yticks(spots, [row["name"] for row in rows])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(rf"$\hat\rho_{{\mathrm{{adv}}}}$ in {_norm(runs[0])}, by predicted class", parse_math=True)
+    if apart:
+        axes.set_title(f"without {apart} classes with a search that had no answer", fontsize=8, loc="left")
+
+
+def _or(end: float | None, row: dict[str, Any]) -> float:
+    """The end of an interval; of one that a few samples do not have, the value itself."""
+    return float(row["rho"] if end is None else end)
 
 
 KINDS: dict[str, Callable[[Any, Sequence[Run]], None]] = {

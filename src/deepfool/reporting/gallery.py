@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from deepfool.display.pixels import colour, lay_out, to_data_uri
 from deepfool.errors import DeepFoolError
-from deepfool.reporting.images import colour, lay_out, to_data_uri
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent
 from deepfool.runs.gallery import GALLERY, Stored, choose_samples, read_gallery
@@ -83,19 +83,31 @@ def make_gallery(run: Run, records: Records) -> Gallery:
         return Gallery(notes=["There is nothing to show: no perturbation was found."])
     median = float(np.median(records.ratio("p")[records.fooled]))
     cards = _describe(run, chosen, median)
+    return _add_pictures(run, records, cards, _note_absent(records))
+
+
+def _note_absent(records: Records) -> list[str]:
+    """Samples without an answer have no place between fragile and robust."""
+    if not (lost := int(records.censored.sum())):
+        return []
+    whom = "sample whose search had no answer is" if lost == 1 else "samples whose searches had no answer are"
+    return [f"{lost:,} {whom} not among these, and may be more fragile or more robust than all of them."]
+
+
+def _add_pictures(run: Run, records: Records, cards: list[Card], notes: list[str]) -> Gallery:
     if len(records) < run.expected:
         note = "There are no pictures yet: they are added when the run is complete. The same command resumes it."
-        return Gallery(cards, [note])
+        return Gallery(cards, [*notes, note])
     try:
         stored = read_gallery(run)
     except DeepFoolError as error:
-        return Gallery(cards, [f"There are no pictures: {error}"])
+        return Gallery(cards, [*notes, f"There are no pictures: {error}"])
     if stored is None:
-        return Gallery(cards, [_explain_absence(run)])
+        return Gallery(cards, [*notes, _explain_absence(run)])
     drawn = list(_draw(cards, stored))
     if not drawn:
-        return Gallery(cards, stored.notes)
-    return Gallery(drawn, stored.notes, pictures=True, grey=stored.original.shape[1] == 1)
+        return Gallery(cards, [*notes, *stored.notes])
+    return Gallery(drawn, [*notes, *stored.notes], pictures=True, grey=stored.original.shape[1] == 1)
 
 
 def _explain_absence(run: Run) -> str:

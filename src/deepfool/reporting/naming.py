@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from deepfool.datasets.catalog import BUILTINS
-from deepfool.errors import MissingExtraError
-from deepfool.models.libraries import import_torchvision
+from deepfool.models.imagenet import list_names
 from deepfool.models.zoo import ZOO
 from deepfool.runs.records import Run
 
@@ -39,14 +37,4 @@ def names_of_network(spec: str) -> tuple[str, ...]:
     data = ZOO[spec].data if spec in ZOO else ""
     if data in BUILTINS:
         return BUILTINS[data].classes
-    return _imagenet_names() if data == "imagenet" else ()
-
-
-@functools.cache
-def _imagenet_names() -> tuple[str, ...]:
-    """From torchvision. Without it, classes are shown by number."""
-    try:
-        models = import_torchvision(extra="torchvision", purpose="the names of ImageNet's classes").models
-    except (MissingExtraError, RuntimeError):  # a broken torchvision must not stop the report
-        return ()
-    return tuple(models.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
+    return list_names() if data == "imagenet" else ()

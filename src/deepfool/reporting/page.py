@@ -12,23 +12,33 @@ import jinja2
 from markupsafe import Markup
 
 from deepfool import __version__, cache
-from deepfool.errors import DataError, DeepFoolError, InputError, RunError
+from deepfool.errors import DataError, InputError, RunError
 from deepfool.metrics import (
-    Comparison,
     Estimate,
-    check_same_data,
+    Headline,
+    Setup,
+    Words,
+    accuracy_at_radii,
+    choose_headline,
     clean_accuracy,
-    compare,
-    find_warnings,
+    describe_setup,
     quantile,
     relative_distances,
     rho_adv,
     share_fooled,
-    shared_norm,
 )
+from deepfool.metrics.criteria import find_criteria
+from deepfool.metrics.radii import AtRadius
+from deepfool.metrics.summary import find_notes
+from deepfool.metrics.verdict import format_bound
 from deepfool.reporting import charts, provenance, wording
+from deepfool.reporting.brackets import Scale, draw_bracket
 from deepfool.reporting.gallery import Gallery, make_gallery
-from deepfool.reporting.references import DATA_NAMES, PAPER, Reference, family_of, find_references, is_bounded
+from deepfool.reporting.pairs import LETTERS, compare_with_first, format_difference, show_side_by_side
+from deepfool.reporting.peers import place_references
+from deepfool.reporting.references import PAPER, family_of, find_references
+from deepfool.reporting.signoff import SignOff, make_signoff
+from deepfool.reporting.times import format_moment
 from deepfool.runs import manifests
 from deepfool.runs.audit.checklist import Audit, read_audit
 from deepfool.runs.records import Run
@@ -46,13 +56,17 @@ class Part:
     records: Records
     name: str
     norm: str
+    setup: Setup
+    headline: Headline
     rho: Estimate
     rho_l2: Estimate
     accuracy: Estimate
     fooled: Estimate
     median: Estimate
-    verdict: list[str]
-    warnings: list[str]
+    radii: list[AtRadius]
+    bracket: Scale | None
+    words: Words
+    notes: list[str]
     audit: Audit | None
     classes: dict[str, Any]
     matrix: dict[str, Any]
@@ -66,12 +80,19 @@ class Part:
     def title(self) -> str:
         return f"{self.run.manifest['model']['spec']} on {self.run.manifest['data']['name']}"
 
+    @property
+    def measured(self) -> str:
+        """By which attack, in which norm, bounds and with which knobs."""
+        return wording.name_setup(self.setup)
+
 
 def write_report(
     runs: Sequence[Run | str | Path],
     out: str | Path | None = None,
     *,
     gallery: bool = True,
+    eps: Sequence[str | float] | None = None,
+    criteria: str | Path | None = None,
 ) -> Path:
     """Write the page of a run, or the comparison of several, and return its path.
 
@@ -81,6 +102,8 @@ def write_report(
         runs: run folders; several make a comparison.
         out: the file; by default `report.html` in the folder of the first run.
         gallery: whether to show samples.
+        eps: radii at which to show the robust accuracy; by default the usual ones for the data and the norm.
+        criteria: a file of criteria for a single run; by default `criteria.toml` in its folder, if there is one.
 
     >>> import tempfile, torch
     >>> from deepfool import evaluate
@@ -94,7 +117,7 @@ def write_report(
     if not found:
         raise InputError("a report needs at least one run.")
     path = Path(out) if out is not None else found[0].folder / REPORT
-    page = render_report(found, gallery=gallery)
+    page = render_report(found, gallery=gallery, criteria=criteria, eps=eps)
     try:
         cache.write(path, page.encode())
     except (DataError, OSError) as error:
@@ -102,22 +125,35 @@ def write_report(
     return path
 
 
-def render_report(runs: Sequence[Run], *, gallery: bool = True) -> str:
+def render_report(
+    runs: Sequence[Run],
+    *,
+    gallery: bool = True,
+    eps: Sequence[str | float] | None = None,
+    criteria: str | Path | None = None,
+) -> str:
     """The page as HTML."""
+    if criteria is not None and len(runs) > 1:
+        raise InputError("criteria are for a single run.", hint="deepfool report RUN --criteria FILE.")
     names = _name_runs(runs)
     parts = []
     for run, name in zip(runs, names, strict=True):
         records = run.records()
         shown = make_gallery(run, records) if gallery else Gallery(notes=["The gallery is off (--no-gallery)."])
-        parts.append(_make_part(run, records, name, shown))
-    return _environment().get_template("report.html.j2").render(**_gather(parts))
+        parts.append(_make_part(run, records, name, shown, eps))
+    beside = show_side_by_side(runs, [part.records for part in parts]) if gallery and len(runs) > 1 else None
+    signoff = _sign_off(parts[0], criteria) if len(parts) == 1 else None
+    page = _environment().get_template("report.html.j2")
+    return page.render(**_gather(parts), signoff=signoff, beside=beside)
+
+
+def _sign_off(part: Part, criteria: str | Path | None) -> SignOff:
+    return make_signoff(part.run, part.records, part.audit, find_criteria(part.run, criteria))
 
 
 def _name_runs(runs: Sequence[Run]) -> list[str]:
     """Names that tell the runs apart: what differs between them, plus the folder if that is not enough."""
-    names = [
-        f"{run.manifest['model']['spec']}, {run.identity['attack']['name']} {wording.name_norm(run.p)}" for run in runs
-    ]
+    names = [f"{run.manifest['model']['spec']}, {wording.name_setup(describe_setup(run))}" for run in runs]
     if len({run.manifest["data"]["name"] for run in runs}) > 1:
         names = [f"{name}, {run.manifest['data']['name']}" for name, run in zip(names, runs, strict=True)]
     if len(set(names)) < len(names):
@@ -127,14 +163,19 @@ def _name_runs(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _make_part(run: Run, records: Records, name: str, gallery: Gallery) -> Part:
+def _make_part(
+    run: Run, records: Records, name: str, gallery: Gallery, eps: Sequence[str | float] | None = None
+) -> Part:
     known = find_references(run.p, but=[run.manifest["model"]["spec"]])
+    audit = read_audit(run, len(records))
+    headline = choose_headline(run, records, audit)
     return Part(
-        run=run, records=records, name=name, norm=wording.name_norm(run.p), rho=rho_adv(records, "p"),
+        run=run, records=records, name=name, norm=wording.name_norm(run.p), setup=describe_setup(run),
+        headline=headline, bracket=draw_bracket(headline.bracket), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
-        median=quantile(relative_distances(records, "p"), 0.5),
-        verdict=wording.write_verdict(run, records, family_of(run), known),
-        warnings=find_warnings(run, records), audit=read_audit(run, len(records)),
+        median=quantile(relative_distances(records, "p"), 0.5), radii=accuracy_at_radii(run, records, eps),
+        words=wording.write_verdict(run, records, family_of(run), known, audit),
+        notes=find_notes(run, records), audit=audit,
         classes=charts.make_classes(run, records), matrix=charts.make_matrix(run, records),
         statuses=dict(charts.count_statuses(records)),
         gallery=gallery, facts=provenance.list_facts(run), command=provenance.repeat_command(run),
@@ -149,8 +190,9 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
         "groups": groups,
         "several": len(parts) > 1,
         "title": parts[0].title if len(parts) == 1 else f"Comparison of {len(parts)} runs",
-        "references": _place_references(parts),
-        "comparisons": _compare(parts),
+        "references": place_references(parts),
+        "comparisons": compare_with_first([part.run for part in parts], [part.name for part in parts]),
+        "letters": [LETTERS[i % len(LETTERS)] for i in range(len(parts))],
         "chart_data": {
             "several": len(parts) > 1,
             "groups": groups,
@@ -158,8 +200,8 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
         },
         "paper": PAPER,
         "version": __version__,
-        "made": manifests.now(),
-        "css": _inline("report.css"),
+        "made": format_moment(manifests.now()),
+        "css": _inline("report.css") + _inline("beside.css") + _inline("print.css"),
         "script": _inline("report.js"),
         "plotly": _inline("../vendor/plotly-basic.min.js"),
     }
@@ -172,85 +214,43 @@ def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
         members = [part for part in parts if part.norm == norm and len(part.records)]
         if not members:
             continue
-        end = charts.find_end([part.records for part in members])
-        curves = [charts.make_curve(part.records, end) for part in members]
+        records = [part.records for part in members]
+        curves = _draw_curves(records)
         groups.append(
             {
                 "norm": norm,
                 "names": [part.name for part in members],
                 "places": [parts.index(part) for part in members],
                 "curves": curves,
-                "histogram": charts.make_histogram([part.records for part in members]),
-                "rho": [
-                    part.rho.value if part.rho.exact and not math.isnan(part.rho.value) else None for part in members
-                ],
+                "relative": _draw_curves(records, relative=True),
+                "histogram": charts.make_histogram(records),
+                "means": [_number(part.headline.answered.value) for part in members],
+                "answered": [part.headline.answered.count for part in members],
+                "unanswered": [part.headline.unanswered for part in members],
                 "labelled": all(curve["labelled"] for curve in curves),
+                "certified": any(curve["certified"] is not None for curve in curves),
             }
         )
     return groups
 
 
-def _place_references(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """One table per norm: these runs among the known values, sorted, with other data at the end."""
-    tables = []
-    for norm in dict.fromkeys(part.norm for part in parts):
-        own = [part for part in parts if part.norm == norm and not math.isnan(part.rho.value)]
-        specs = [part.run.manifest["model"]["spec"] for part in own]
-        known = find_references(own[0].run.p, but=specs) if own else []
-        if not known:
-            continue
-        families = {family_of(part.run) for part in own}
-        rows = [_row_of_part(part, parts.index(part), len(parts)) for part in own] + [
-            _row_of_reference(each, families) for each in known
-        ]
-        largest = max(row["rho"] for row in rows)
-        for row in rows:
-            row["width"] = round(100 * row["rho"] / largest, 2)
-        rows.sort(key=lambda row: (not row["near"], -row["rho"]))
-        bounded = any(is_bounded(part.run) for part in own)
-        tables.append({"norm": norm, "rows": rows, "bounded": bounded})
-    return tables
+def _draw_curves(records: Sequence[Records], *, relative: bool = False) -> list[dict[str, Any]]:
+    """The curves of some runs on one axis; none if no perturbation was found, so that there is nothing to see."""
+    end = charts.find_end(records, relative=relative)
+    if relative and not all(bool((each.x["p"] > 0).any()) for each in records):
+        return []
+    return [charts.make_curve(each, end, relative=relative) for each in records] if end else []
 
 
-def _row_of_part(part: Part, place: int, count: int) -> dict[str, Any]:
-    family = family_of(part.run)
-    return {
-        "name": part.name if count > 1 else part.run.manifest["model"]["spec"], "place": place % 6,
-        "data": part.run.manifest["data"]["name"] or DATA_NAMES.get(family or "", ""),
-        "rho": part.rho.value, "text": wording.format_estimate(part.rho), "source": "this run", "own": True,
-        "near": True,
-    }  # fmt: skip
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
-def _row_of_reference(each: Reference, families: set[str | None]) -> dict[str, Any]:
-    return {
-        "name": each.name, "place": None, "data": DATA_NAMES[each.data], "rho": each.rho,
-        "text": wording.format_number(each.rho, 2), "source": each.source, "own": False, "near": each.data in families,
-    }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two runs compared sample by sample, or the reason why they cannot be compared."""
-
-    a: str
-    b: str
-    found: Comparison | None
-    why: str = ""
-
-
-def _compare(parts: Sequence[Part]) -> list[Pair]:
-    """Each run compared with the first one."""
-    pairs = []
-    for part in parts[1:]:
-        first = parts[0]
-        try:
-            check_same_data(first.run, part.run)
-            norm = shared_norm(first.run, part.run, None)
-            pairs.append(Pair(first.name, part.name, compare(first.records, part.records, norm)))
-        except DeepFoolError as error:
-            pairs.append(Pair(first.name, part.name, None, str(error).partition(" Hint:")[0]))
-    return pairs
+def _at_most(estimate: Estimate) -> str:
+    """A median or a share of what an attack found, as a percentage: an upper bound, or not known."""
+    if not estimate.exact or math.isnan(estimate.value):
+        return wording.format_value(estimate)
+    return f"≤ {wording.format_percent(estimate.value)}" if estimate.value else "0 %"
 
 
 def _inline(file: str) -> Markup:
@@ -265,6 +265,8 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters.update(
-        number=wording.format_number, percent=wording.format_percent, estimate=wording.format_estimate
-    )
+        number=wording.format_number, percent=wording.format_percent, estimate=wording.format_estimate,
+        bound=wording.format_bound, interval=wording.format_interval, headline=format_bound, moment=format_moment,
+        at_most=_at_most, difference=format_difference,
+    )  # fmt: skip
     return environment

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from deepfool.reporting.images import Pixels, show_perturbation, to_pixels
+from deepfool.display.pixels import Array, Pixels, colour, stretch
+from deepfool.reporting.images import to_pixels
 from deepfool.reporting.wording import format_number
-from deepfool.runs.gallery import Array
 
 SIDE = 320
 """The side of a panel in pixels. Small images are enlarged by a whole factor."""
@@ -33,7 +33,7 @@ class Panels:
 
 
 def draw_panels(rows: Sequence[Panels]) -> Image.Image:
-    """The rows one below another, each with three captioned panels.
+    """The rows one below another, each with three captioned panels. All perturbations are magnified alike.
 
     >>> x, r = np.zeros((1, 28, 28)), np.full((1, 28, 28), 0.1)
     >>> draw_panels([Panels("deepfool", x, r, "7", "9", "16.8 %")]).size
@@ -41,13 +41,23 @@ def draw_panels(rows: Sequence[Panels]) -> Image.Image:
     """
     width, height = 4 * GAP + 3 * SIDE, SIDE + 2 * LINE + 12
     sheet = Image.new("RGB", (width, len(rows) * (height + GAP) + GAP), "white")
+    factor = choose_factor([row.r for row in rows])
     for k, row in enumerate(rows):
-        _draw_row(sheet, row, GAP + k * (height + GAP))
+        _draw_row(sheet, row, GAP + k * (height + GAP), factor)
     return sheet
 
 
-def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
-    magnified, factor = show_perturbation(row.r)
+def choose_factor(perturbations: Sequence[Array]) -> float:
+    """How much to magnify: until the largest changes of the largest perturbation fill the range.
+
+    >>> choose_factor([np.full((1, 2, 2), 0.1), np.full((1, 2, 2), 0.25), np.zeros((1, 2, 2))])
+    4.0
+    """
+    return min((factor for _, factor in map(stretch, perturbations) if factor), default=0.0)
+
+
+def _draw_row(sheet: Image.Image, row: Panels, top: int, factor: float) -> None:
+    magnified = colour(np.clip(row.r * factor, -1, 1))
     panels = [
         (to_pixels(row.x), row.label, "original"),
         (to_pixels(row.x + row.r), row.adv_label, f"perturbed ({row.attack})"),
@@ -59,11 +69,11 @@ def _draw_row(sheet: Image.Image, row: Panels, top: int) -> None:
         shown = _enlarge(pixels)
         sheet.paste(shown, (left + (SIDE - shown.width) // 2, top + (SIDE - shown.height) // 2))
         pen.rectangle((left - 1, top - 1, left + SIDE, top + SIDE), outline="#b0b7bf")
-        for text, size, colour, down in ((name, 19, "#1b1f24", 8), (below, 15, "#57606a", 8 + LINE + 4)):
+        for text, size, ink, down in ((name, 19, "#1b1f24", 8), (below, 15, "#57606a", 8 + LINE + 4)):
             font = _find_font(size)
             short = _shorten(pen, text, font)
             middle = left + (SIDE - pen.textlength(short, font=font)) / 2
-            pen.text((middle, top + SIDE + down), short, fill=colour, font=font)
+            pen.text((middle, top + SIDE + down), short, fill=ink, font=font)
 
 
 def _enlarge(pixels: Pixels) -> Image.Image:

@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from deepfool.attacks.shared.registry import ATTACKS, complete_knobs, find_attack
-from deepfool.errors import DeepFoolError
+from deepfool.metrics.setup import find_unusual
+from deepfool.reporting.times import format_duration, format_moment
 from deepfool.reporting.wording import name_norm
 from deepfool.runs.records import Run
+from deepfool.runs.verified import read_verification
 
-VERIFICATION = "verification.json"
-"""The file that `deepfool verify` writes into the run folder."""
+__all__ = ["list_facts", "read_verification", "repeat_command"]
 
 
 def repeat_command(run: Run) -> str | None:
@@ -50,19 +50,11 @@ def _is_spec(spec: str) -> bool:
 
 
 def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
-    """Options for the knobs that differ from the attack's defaults."""
-    try:
-        # Code named by a manifest is never imported, not even for its defaults.
-        usual = complete_knobs(find_attack(attack["name"]), {}) if attack["name"] in ATTACKS else {}
-    except DeepFoolError:
-        usual = {}
-    words = []
-    for name, value in attack["knobs"].items():
-        if name == "bounds":
-            low_high = value if isinstance(value, list) else None
-            words += ["--bounds", ",".join(_plain(each) for each in low_high)] if low_high else []
-        elif (name not in usual and value is not None) or (name in usual and usual[name] != value):
-            words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    """Options for the bounds, and for the knobs that differ from the attack's defaults."""
+    bounds = attack["knobs"].get("bounds")
+    words = ["--bounds", ",".join(_plain(each) for each in bounds)] if isinstance(bounds, list) else []
+    for name, value in find_unusual(attack).items():
+        words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
 
 
@@ -100,8 +92,8 @@ def _list_session(sessions: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [
         ("versions", versions),
         ("machine", f"{last.get('platform', '?')}, {last.get('cpus', '?')} CPUs, device {last.get('device', '?')}"),
-        ("measured", f"{last.get('finished') or last.get('stopped') or last.get('started')}"),
-        ("time taken", f"{seconds:.1f} s in {len(sessions)} session{'s' if len(sessions) > 1 else ''}"),
+        ("measured", format_moment(last.get("finished") or last.get("stopped") or last.get("started") or "?")),
+        ("time taken", format_duration(seconds) + (f" in {len(sessions)} sessions" if len(sessions) > 1 else "")),
     ]
 
 
@@ -115,14 +107,3 @@ def _format_value(value: Any) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def read_verification(run: Run, rows: int) -> dict[str, Any] | None:
-    """The result of `deepfool verify`, if it covers all current rows."""
-    try:
-        found: dict[str, Any] = json.loads((run.folder / VERIFICATION).read_bytes())
-        fits = found["rows"] == rows and found["model"] == run.identity["model"]["sha256"]
-        whole = {"trials", "fooled", "wrong_norms", "wrong_labels", "holds"} <= found.keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return found if fits and whole else None

@@ -1,4 +1,8 @@
-"""Known values of rho_adv to compare with: from the DeepFool paper, and of the networks that ship with the package."""
+"""Known values of rho_adv to compare with: from the DeepFool paper, and of the networks that ship with the package.
+
+All were measured by DeepFool with its default knobs and without bounds. A run is compared only with values measured in
+the same way and in the same space; the others can be shown, with what sets them apart.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from deepfool.metrics.setup import describe_setup, has_pixels
 from deepfool.models.zoo import ZOO
 from deepfool.runs.records import Run
+from deepfool.runs.rows import Records
 
 PAPER = "Moosavi-Dezfooli, Fawzi, Frossard: DeepFool, CVPR 2016"
 
@@ -23,6 +29,11 @@ _TABLE_2 = {
 }  # fmt: skip
 """The same in linf."""
 
+SPACE_UNKNOWN = ("cifar10", "imagenet")
+"""The paper does not say what came before its networks. On MNIST nothing usually does, and pixels lie in [0, 1]. On
+CIFAR-10 and ImageNet the mean is usually subtracted, which makes ||x|| smaller and rho_adv larger: `deepfool reproduce`
+finds 0.0235 for LeNet on CIFAR-10 behind its normalisation and 0.0107 in [0, 1] (2,000 images; paper: 0.030)."""
+
 DATA_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
 
 
@@ -35,6 +46,10 @@ class Reference:
     """A key of `DATA_NAMES`."""
     rho: float
     source: str
+    pixels: bool = True
+    """Whether x was measured in [0, 1], before any normalisation."""
+    attack: str = "deepfool"
+    """It was used with its default knobs and without bounds."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ def find_references(p: float, *, but: Collection[str] = ()) -> list[Reference]:
         return []
     table, which = tables[p]
     published = [
-        Reference(name.removesuffix(" (CIFAR-10)"), data, rho, f"the paper, {which}")
+        Reference(name.removesuffix(" (CIFAR-10)"), data, rho, f"the paper, {which}", data not in SPACE_UNKNOWN)
         for name, (data, rho) in table.items()
     ]
     return [*published, *(each for each in _find_measured(p) if each.name not in but)]
@@ -87,9 +102,22 @@ def _find_measured(p: float) -> Iterator[Reference]:
             yield Reference(each.name, card.data, each.rho, "measured, full test set")
 
 
-def is_bounded(run: Run) -> bool:
-    """Whether the attack had to stay inside bounds, unlike those behind the references."""
-    return run.identity["attack"]["knobs"].get("bounds") is not None
+def why_incomparable(run: Run, records: Records, reference: Reference) -> str:
+    """What sets a run and a known value apart, in words; empty if both were measured in the same way."""
+    setup, differences = describe_setup(run), []
+    if setup.attack != reference.attack:
+        differences.append(f"by {reference.attack}")
+    elif not setup.usual:
+        differences.append("default knobs")
+    if setup.bounds is not None:
+        differences.append("no bounds")
+    if run.identity["skip_misclassified"]:
+        differences.append("misclassified samples too")
+    if not reference.pixels:
+        differences.append("behind a normalisation")
+    elif not has_pixels(run, records):
+        differences.append("on pixels in [0, 1]")
+    return ", ".join(differences)
 
 
 def family_of(run: Run) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from typing_extensions import Unpack
 
 from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.attacks.shared.arguments import Bounds
@@ -25,7 +26,7 @@ from deepfool.attacks.shared.registry import (
     takes,
 )
 from deepfool.classifier import Classifier, Model
-from deepfool.datasets.pictures import open_picture, read_picture
+from deepfool.datasets.pictures import Limits, open_picture, read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
 from deepfool.norms import norm as norm_of
@@ -81,18 +82,28 @@ def read_image(path: str | Path, source: Source, *, size: int | None = None, gre
     `size` and `grey` are for models that do not say what they expect.
     """
     shape = source.input_shape
+    check_picture_shape(shape)
+    grey = shape[0] == 1 if shape is not None else grey
+    side = size or (shape[1] if shape is not None else None)
+    with _open(path) as stream:
+        return fit_picture(stream, str(path), side, grey=grey).float() / 255
+
+
+def check_picture_shape(shape: tuple[int, ...] | None) -> None:
+    """An error if inputs of this shape are not images that a picture can be cropped to."""
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3)):
         raise InputError(f"the model takes inputs of shape {tuple(shape)}, which are not images.")
     if shape is not None and shape[1] != shape[2]:
         raise InputError(f"the model takes inputs of shape {tuple(shape)}; images can only be cropped to a square.")
-    grey = shape[0] == 1 if shape is not None else grey
-    side = size or (shape[1] if shape is not None else None)
-    with _open(path) as stream:
-        pixels = read_picture(stream, str(path), size=None, grey=grey)
-        if side is not None and tuple(pixels.shape[1:]) != (side, side):  # an image that fits already stays as it is
-            stream.seek(0)
-            pixels = read_picture(stream, str(path), size=side, grey=grey)
-    return pixels.float() / 255
+
+
+def fit_picture(stream: IO[bytes], name: str, side: int | None, *, grey: bool, **limits: Unpack[Limits]) -> Tensor:
+    """An image file as (c, side, side) bytes; one that fits already stays as it is."""
+    pixels = read_picture(stream, name, size=None, grey=grey, **limits)
+    if side is None or tuple(pixels.shape[1:]) == (side, side):
+        return pixels
+    stream.seek(0)
+    return read_picture(stream, name, size=side, grey=grey, **limits)
 
 
 def _open(path: str | Path) -> IO[bytes]:

@@ -28,20 +28,23 @@ from deepfool.attacks.shared.arguments import (
     check_optional_count,
     check_path,
 )
-from deepfool.attacks.shared.registry import Attack, name_attack
-from deepfool.classifier import Classifier
+from deepfool.attacks.shared.registry import Attack, find_attack, list_knobs, name_attack
 from deepfool.datasets import Data, load
-from deepfool.errors import DataError, DeepFoolError, InputError, RunError
+from deepfool.errors import InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.runs import consistency, manifests
 from deepfool.runs.audit.auditing import audit_at_the_end, is_audited
+from deepfool.runs.certifying import certify_rows
 from deepfool.runs.execution import choose_device
 from deepfool.runs.gallery import keep_gallery
+from deepfool.runs.labels import check_true_labels, match_labels
 from deepfool.runs.local import run_here, run_in_processes
+from deepfool.runs.naming import default_folder
+from deepfool.runs.proofs import check_certifiable, check_seconds, choose_together
 from deepfool.runs.ray_cluster import check_address, run_on_ray
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Group, Ints, Row
-from deepfool.runs.worker import DTYPES, Batch, Job, describe_job
+from deepfool.runs.worker import DTYPES, Batch, Job, describe_job, read_classifier
 from deepfool.runs.writing import RunWriter
 
 ENGINES = ("local", "ray")
@@ -58,11 +61,14 @@ class Progress:
     rate: float
     """Samples per second in this session."""
     rho: float
-    """rho_adv so far, in the norm of the attack; samples that were not fooled count as 0."""
+    """The mean of ||r|| / ||x|| over the samples fooled so far, in the norm of the attack; NaN if there are none. It is
+    rho_adv so far if `censored` is 0."""
     fooled: int
     censored: int
     auditing: bool = False
     """All samples are measured, and the audit begins."""
+    certifying: tuple[int, int] | None = None
+    """All samples are measured; how many of those that had no certificate have one now, and how many there are."""
 
     @property
     def seconds_left(self) -> float:
@@ -84,7 +90,7 @@ def evaluate(
     data: Any,
     attack: str | Attack = "deepfool",
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     p: float = 2,
     bounds: Bounds | None = None,
     arch: Any = None,
@@ -104,6 +110,8 @@ def evaluate(
     ray_address: str | None = None,
     compile: bool = False,
     audit: bool = True,
+    certify: float | None = None,
+    on_start: Callable[[Path], None] = lambda _: None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_stop: Callable[[], None] = lambda: None,
     loaded: Data | None = None,
@@ -120,7 +128,8 @@ def evaluate(
         model: a spec (`lenet-mnist`, `timm:resnet18`, ...) or a module; see `deepfool.models`.
         data: a name, a path, a dataset or a pair (samples, labels); see `deepfool.datasets.load`.
         attack: a name from `deepfool.attacks.shared.registry`, `module:function`, or a function.
-        out: the run folder.
+        out: the run folder; None for a folder in `runs/` that is named after what is measured (see
+            `deepfool.runs.naming`).
         p: the norm to minimise.
         bounds: (lowest, highest) value of the inputs; None for no bounds, as in the paper.
         arch: for `file:` models, the architecture of the weights.
@@ -139,6 +148,10 @@ def evaluate(
         compile: run the model through torch.compile. It takes a minute to start, and pays off in long runs.
         audit: check at the end, on a few samples, how far to trust the numbers (see `deepfool.audit`); runs of fewer
             than 200 samples are not audited.
+        certify: seconds a sample for a certified lower bound on each distance (see `deepfool.certify`); None for none.
+            A model that cannot be certified is refused before anything is measured. Rows that are there already get
+            their certificates at the end.
+        on_start: called with the run folder before it is opened.
         on_progress: called with a `Progress` after each batch.
         on_stop: called at the first Ctrl-C; the batch is then finished, unless Ctrl-C is pressed again.
         loaded: the data, if you have loaded it from its name already; `data` is still what the manifest says.
@@ -155,37 +168,49 @@ def evaluate(
     if as_whole(batch_size) is not None:
         batch_size = check_count(batch_size, "batch_size")  # type: ignore[arg-type]
     workers = check_optional_count(workers, "workers")
-    out = check_path(out, "out")
+    out = None if out is None else check_path(out, "out")
     skip_misclassified = check_flag(skip_misclassified, "skip_misclassified")
     save_perturbations, compile = check_flag(save_perturbations, "save_perturbations"), check_flag(compile, "compile")
-    audit = check_flag(audit, "audit")
-    check_callable(on_progress, "on_progress")
-    check_callable(on_stop, "on_stop")
+    audit, certify = check_flag(audit, "audit"), None if certify is None else check_seconds(certify)
+    for each, name in ((on_start, "on_start"), (on_progress, "on_progress"), (on_stop, "on_stop")):
+        check_callable(each, name)
     samples = load(data, split=split, size=size) if loaded is None else loaded
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
+    samples = match_labels(source, samples)
     check_true_labels(source, samples, selection)
     device = choose_device(device)
     job = describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
-        may_halve=isinstance(batch_size, str), knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+        may_halve=isinstance(batch_size, str), certify=certify,
+        knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
             "skip_misclassified needs true labels, but some samples have none.", hint="leave it out, or add labels."
         )
     together = _choose_batch_size(batch_size, samples, device)
+    if certify is not None:
+        f = read_classifier(copy.deepcopy(source.module).to(dtype=DTYPES[dtype]), job.knobs)
+        check_certifiable(f, samples.batch(selection[:1].tolist()).to(DTYPES[dtype]), job.p, certify)
+        together = choose_together(together, certify) if isinstance(batch_size, str) else together
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
     tally = _Tally(len(selection))
     session = manifests.describe_session(
-        device=device, engine=engine, workers=workers, batch_size=together, batch_size_asked=batch_size
+        device=device,
+        engine=engine,
+        workers=workers,
+        batch_size=together,
+        batch_size_asked=batch_size,
+        **({} if certify is None else {"certify": certify}),
     )
-    writer = RunWriter(
-        Path(out), _identify(job, samples, selection), selection=selection,
-        story=_tell_story(source, samples, data, split=split, size=size, arch=arch), session=session,
-        on_row=tally.add_row,
-    )  # fmt: skip
+    identity = _identify(job, samples, selection)
+    story = _tell_story(source, samples, data, split=split, size=size, arch=arch)
+    if out is None:
+        out = default_folder(identity, story, usual=list_knobs(find_attack(attack)), shard=shard)
+    on_start(out)
+    writer = RunWriter(out, identity, selection=selection, story=story, session=session, on_row=tally.add_row)
     with writer, _stopping_after_batch(on_stop) as stop:
         if tally.done < tally.total:
             _look_at_model(writer, source.module, samples.batch(selection[: consistency.SAMPLES].tolist()), job)
@@ -209,14 +234,18 @@ def evaluate(
                 f"{tally.total - tally.done} samples were not processed.", hint="rerun the command to resume."
             )
         raise Interrupted(run, tally.done)
-    if audit:
-        renew = tally.done > tally.done_before
-        try:
-            if is_audited(run, renew=renew):
-                on_progress(replace(tally.progress(), auditing=True))
-                audit_at_the_end(run, samples, job, source.module)
-        except KeyboardInterrupt:
-            raise Interrupted(run, tally.done) from None
+    try:
+        if certify is not None:
+            so_far = tally.progress()
+            certify_rows(
+                run, source, samples, seconds=certify, device=device, knobs=job.knobs,
+                on_progress=lambda done, total: on_progress(replace(so_far, certifying=(done, total))),
+            )  # fmt: skip
+        if audit and is_audited(run, renew=tally.done > tally.done_before):
+            on_progress(replace(tally.progress(), auditing=True))
+            audit_at_the_end(run, samples, job, source.module)
+    except KeyboardInterrupt:
+        raise Interrupted(run, tally.done) from None
     return run
 
 
@@ -230,34 +259,7 @@ def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: J
     facts = consistency.look_twice(module, x, device=job.device, dtype=DTYPES[job.dtype])
     writer.note(scores=facts)
     for caution in consistency.list_cautions(facts):
-        warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=3)
-
-
-def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
-    """Refuse data with labels that are not classes of the model: every result based on them would be wrong."""
-    largest = int(samples.labels[selection].max())
-    classes = count_classes(source.module, samples.batch(selection[:1].tolist())) if largest > 0 else None
-    if classes is not None and largest >= classes:
-        raise DataError(
-            f"{samples.name} has the label {largest}, but the model has {classes} classes, 0 to {classes - 1}.",
-            hint="give the labels that the model was trained with, or -1 where unknown.",
-        )
-
-
-def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
-    """How many classes a model has, found out with one sample; None if the model fails on it.
-
-    >>> count_classes(nn.Linear(4, 3), torch.zeros(1, 4)), count_classes(nn.Linear(4, 1), torch.zeros(1, 4))
-    (3, 2)
-    """
-    weight = next((each for each in module.parameters() if each.is_floating_point()), None)
-    x = x if weight is None else x.to(weight.device, weight.dtype)
-    f = Classifier(module, outputs="logits")  # the scores are only counted
-    try:
-        with f.frozen(), torch.no_grad():
-            return f(x).shape[1]
-    except (DeepFoolError, RuntimeError, MemoryError):  # the attack will raise a better error
-        return None
+        warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=4)  # of who calls deepfool.evaluate
 
 
 def _identify(job: Job, samples: Data, selection: Ints) -> dict[str, Any]:
@@ -352,9 +354,9 @@ class _Tally:
         searched = row["status"] != "MISCLASSIFIED"
         self.fooled += row["status"] == "FOOLED"
         self.censored += row["r_p"] is None
-        if searched and row["x_p"] > 0:
+        if searched and row["r_p"] is not None and row["x_p"] > 0:
             self.counted += 1
-            self.ratios += (row["r_p"] or 0.0) / row["x_p"]
+            self.ratios += row["r_p"] / row["x_p"]
 
     def add(self, group: Group) -> None:
         for row in group.rows:
@@ -364,7 +366,8 @@ class _Tally:
         seconds = max(1e-9, time.monotonic() - self.begin)
         return Progress(
             done=self.done, total=self.total, seconds=seconds, rate=(self.done - self.done_before) / seconds,
-            rho=self.ratios / max(1, self.counted), fooled=self.fooled, censored=self.censored,
+            rho=self.ratios / self.counted if self.counted else float("nan"), fooled=self.fooled,
+            censored=self.censored,
         )  # fmt: skip
 
 

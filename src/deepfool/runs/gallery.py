@@ -28,25 +28,23 @@ from torch import nn
 from deepfool import cache
 from deepfool.attacks.shared.adversarial import Status
 from deepfool.datasets import Data
+from deepfool.display.pixels import Array, Pixels, is_image, stretch, to_levels
 from deepfool.errors import DataError, DeepFoolError, RunError
 from deepfool.runs.records import Run, read_shard
 from deepfool.runs.rows import Floats, Ints, Records, Row
 from deepfool.runs.worker import Batch, Job, Worker
 
-Array = np.ndarray[Any, Any]
-Levels = np.ndarray[Any, np.dtype[np.uint8]]
-
 GALLERY = "gallery.safetensors"
 EACH_END = 12
 """How many of the most fragile samples, and of the most robust ones."""
+IN_COMMON = 8
+"""How many samples are kept that the data chose, not the results: other runs on this data keep them too."""
 MOST_BYTES = 4_000_000
-"""Of pixels in the file."""
+"""Of pixels in the file; half as many again for the samples in common."""
 LEAST = 8
 """Images are reduced in size until this many fit."""
 CLOSE = 1e-3
 """The largest relative difference between the norm of a perturbation computed again and the norm in its row."""
-CUT = 0.005
-"""The share of a perturbation's values that may exceed the range after stretching."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ class Stored:
     """What the file holds. Without images, `notes` say why."""
 
     index: Ints
-    original: Levels
-    perturbed: Levels
+    original: Pixels
+    perturbed: Pixels
     perturbation: np.ndarray[Any, np.dtype[np.int8]]
     factor: Floats
     files: list[str | None] = field(default_factory=list)
@@ -74,6 +72,19 @@ def choose_samples(records: Records) -> Ints:
     usable = np.flatnonzero(records.fooled & np.isfinite(ratios))
     order = usable[np.argsort(ratios[usable], kind="stable")]
     return order if len(order) <= 2 * EACH_END else np.concatenate([order[:EACH_END], order[-EACH_END:]])
+
+
+def choose_common(index: Ints, labels: Ints) -> list[int]:
+    """Which of these samples every run keeps, so that two runs can show the same ones: the first of each true class,
+    then the first ones. A run on more samples of the same data mostly keeps the same.
+
+    >>> choose_common(np.arange(20), np.array([0] * 9 + [1] * 8 + [-1] * 3))
+    [0, 1, 2, 3, 4, 5, 9, 17]
+    """
+    index = np.sort(index)
+    _, firsts = np.unique(labels[index], return_index=True)
+    order = [*np.sort(firsts).tolist(), *(i for i in range(len(index)) if i not in set(firsts.tolist()))]
+    return sorted(int(index[i]) for i in order[:IN_COMMON])
 
 
 def keep_gallery(run: Run, samples: Data, job: Job, module: nn.Module, *, batch_size: int, renew: bool) -> None:
@@ -107,18 +118,23 @@ def _collect(run: Run, samples: Data, job: Job, module: nn.Module, batch_size: i
     if not len(chosen):
         return _nothing()
     count, shrink = _fit(shape, len(chosen))
-    shown = chosen.pick(np.sort(_order_inwards(len(chosen))[:count]))
+    ends = chosen.pick(np.sort(_order_inwards(len(chosen))[:count]))
+    common = set(choose_common(run.selection, np.asarray(samples.labels))) - set(ends.index.tolist())
+    also = np.flatnonzero(np.isin(records.index, list(common)) & records.fooled)
+    also = also[: MOST_BYTES // 2 // _count_bytes(shape, shrink)]
+    place = {index: i for i, index in enumerate(records.index.tolist())}
+    shown = records.pick(np.array([*(place[index] for index in ends.index.tolist()), *also.tolist()], np.int64))
     found = dict(
         _read_stored(run, shown)
         if run.identity["perturbations"]
         else _attack_again(shown, samples, job, module, batch_size)
     )
     notes = []
-    if count < len(chosen):
-        notes.append(f"Pictures of {count} samples are kept, so that the run folder stays small.")
+    if (kept_of_chosen := int(np.isin(chosen.index, shown.index).sum())) < len(chosen):
+        notes.append(f"Pictures of {kept_of_chosen} samples are kept, so that the run folder stays small.")
     if shrink > 1:
         notes.append(f"The pictures are reduced to 1/{shrink} of their width and height.")
-    if missing := len(shown) - len(found):
+    if missing := sum(index not in found for index in ends.index.tolist()):
         notes.append(
             f"{missing} samples are not shown: when attacked again, they gave another perturbation than in the run. "
             f"With --save-perturbations, the run's own are kept and shown."
@@ -208,38 +224,6 @@ def _nothing(*notes: str) -> Stored:
     return Stored(np.zeros(0, np.int64), pixels, pixels, pixels.astype(np.int8), np.zeros(0), notes=list(notes))
 
 
-def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether a sample can be shown: one or three channels of pixels.
-
-    >>> is_image((1, 28, 28)), is_image((3, 224, 224)), is_image((4,)), is_image((8, 5, 5))
-    (True, True, False, False)
-    """
-    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 2
-
-
-def to_levels(x: Array) -> Levels:
-    """Values in [0, 1] as 8-bit levels, clipped and rounded.
-
-    >>> to_levels(np.array([0.0, 0.5, 1.0, 7.0])).tolist()
-    [0, 128, 255, 255]
-    """
-    levels: Levels = np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)
-    return levels
-
-
-def stretch(r: Array) -> tuple[Floats, float]:
-    """A perturbation scaled until its largest values reach -1 or 1, and the factor.
-
-    "Largest" is the top half percent: otherwise a few pixels would leave all others grey.
-
-    >>> stretch(np.array([[[0.0, -0.25]]]))
-    (array([[[ 0., -1.]]]), 4.0)
-    """
-    changes = np.abs(r[r != 0])
-    factor = 1 / float(np.quantile(changes, 1 - CUT)) if len(changes) else 0.0
-    return np.clip(np.asarray(r, np.float64) * factor, -1, 1), factor
-
-
 def _reduce(x: Array, shrink: int) -> Array:
     """(c, h, w) with width and height divided by `shrink`: the mean of each block, of part of one at the edges.
 
@@ -289,7 +273,7 @@ def _find_fault(tensors: dict[str, Array], about: Any) -> str:
         if tensors[name].dtype != kind:
             return f"{name} has type {tensors[name].dtype}"
     n, pixels = len(tensors["index"]), tensors["original"].shape
-    if n > 2 * EACH_END or tensors["index"].shape != (n,) or tensors["factor"].shape != (n,):
+    if n > 2 * EACH_END + IN_COMMON or tensors["index"].shape != (n,) or tensors["factor"].shape != (n,):
         return "index and factor do not match"
     if len(pixels) != 4 or pixels[0] != n or pixels[1] not in (1, 3) or min(pixels[1:]) < 1:
         return f"the images have shape {pixels}"

@@ -9,6 +9,7 @@ JSON has no infinity: in a manifest it is written as the text "inf" (p = inf is 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -220,6 +221,38 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         for key in dict.fromkeys((*old, *new))
         if old.get(key) != new.get(key) or (key in old) != (key in new)
     ]
+
+
+def continues(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Whether a run is the one in a folder, or that one with more samples after those it has.
+
+    >>> continues({"seed": 0, "indices": "0-9"}, {"seed": 0, "indices": "0-99"})
+    True
+    >>> continues({"seed": 0, "indices": "0-9"}, {"seed": 1, "indices": "0-99"})
+    False
+    >>> continues({"seed": 0, "indices": "0-99"}, {"seed": 0, "indices": "0-9"})
+    False
+    """
+    here = json.loads(json.dumps(here))  # the one in the folder went through JSON
+    if differences({**there, "indices": ""}, {**here, "indices": ""}):
+        return False
+    if there["indices"] == here["indices"]:
+        return True
+    new = parse_indices(here["indices"])
+    try:
+        old = parse_indices(there["indices"], count=int(new.max(initial=-1)) + 1)
+    except InputError:  # beyond the new ones
+        return False
+    return bool(np.array_equal(old, new[: len(old)]))
+
+
+def count_indices(text: str) -> int:
+    """How many samples some indices name.
+
+    >>> count_indices("0-99,205")
+    101
+    """
+    return len(parse_indices(text))
 
 
 def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:

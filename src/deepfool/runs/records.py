@@ -3,6 +3,7 @@
     manifest.json          what was measured (see `deepfool.runs.manifests`)
     records.jsonl          one row per sample (see `deepfool.runs.rows`), in the order in which batches finished
     perturbations/         r itself, one safetensors file per batch, if it was asked for
+    certificates.jsonl     certificates that were added later (see `deepfool.runs.proofs`); the rows stay as they are
 
 Rows are checked when they are read. A row with a wrong type, a sample that is not part of the run, or a second row for
 the same sample is an error.
@@ -27,6 +28,7 @@ from safetensors import SafetensorError
 from deepfool.attacks.shared.arguments import check_path
 from deepfool.errors import InputError, RunError
 from deepfool.runs import manifests
+from deepfool.runs.proofs import join, read_certificates
 from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row
 
 MANIFEST = "manifest.json"
@@ -91,12 +93,16 @@ class Run:
         return sum(len(group) for group in self.groups())
 
     def groups(self) -> Iterator[list[Row]]:
-        """The rows of each finished batch, checked: samples of this run only, each at most once."""
+        """The rows of each finished batch, checked: samples of this run only, each at most once.
+
+        They have what `certificates.jsonl` adds to them, if there is one.
+        """
         ledger = Ledger(self.folder / RECORDS, self.selection)
+        proofs = read_certificates(self.folder, self.identity)
         for group, _ in read_groups(self.folder / RECORDS):
             for row in group:
                 ledger.take(row["index"])
-            yield group
+            yield [join(row, proofs.get(row["index"])) for row in group] if proofs else group
 
     def rows(self) -> Iterator[Row]:
         """The rows, in the order of the file."""

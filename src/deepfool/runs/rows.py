@@ -6,6 +6,7 @@ A row has `index`, `label` (the predicted class, which the attack leaves), `true
 that batch), and `reason` if it was not fooled or the attack has a remark. A row that was fooled also has `evidence`
 (what it was found by: gradients, repaired, scores or decisions) and `converged` (true or false); rows of older runs
 have neither, and theirs is unknown. JSON has no infinity: the norms of r are null where no perturbation was found.
+Rows that were certified also have `proof` and `lower`; see `deepfool.runs.proofs`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.attacks.shared.registry import ATTACKS, END_WITH_THE_FIRST
+from deepfool.runs.proofs import PROOFS, find_wrong_proof, read_lower
 
 Row = dict[str, Any]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -30,7 +32,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 NORMS = ("p", "l1", "l2", "linf")
 """The norms in a row; "p" is the norm of the attack."""
 
-TIMING = ("seconds",)
+TIMING = ("seconds", "proof_seconds")
 """What differs every time a run is repeated."""
 
 
@@ -65,7 +67,16 @@ class Records:
     """An `Evidence`; -1 if unknown, as in older runs, or not fooled."""
     converged: Ints
     """1 if the search had converged, 0 if not; -1 if unknown, or not fooled."""
+    proof: Ints
+    """A `Proof`; -1 if the sample was not certified."""
     seconds: Floats
+    proof_seconds: Floats
+    lower: Floats
+    """No smaller perturbation changes the decision, in the norm of the attack: 0 where nothing is proved, infinite
+    where none at all does."""
+    proof_upper: Floats
+    """The perturbation that the proof found where it is smaller than the attack's, which stays in `r`; infinite
+    elsewhere."""
     r: dict[str, Floats]
     """The norms of r by name (`NORMS`); infinite where no perturbation was found."""
     x: dict[str, Floats]
@@ -75,24 +86,30 @@ class Records:
     def of(rows: Iterable[Row], p: float) -> Records:
         """Columns from rows; a row may leave out fields that are not needed."""
         whole = {name: array("q") for name in _WHOLE}
-        real = {f"{side}_{norm}": array("d") for side in "rx" for norm in NORMS} | {"seconds": array("d")}
-        status, evidence = whole["status"], whole["evidence"]
+        real = {name: array("d") for name in (*(f"{side}_{norm}" for side in "rx" for norm in NORMS), *_REAL)}
+        status, evidence, proof = whole["status"], whole["evidence"], whole["proof"]
         # Look these up once, not for each of a million rows.
         fill: list[tuple[str, float, Callable[[Any], None]]] = [
             (name, _WHOLE[name], column.append) for name, column in whole.items() if name not in _NAMED
         ]
-        fill += [(name, math.inf if name.startswith("r_") else math.nan, real[name].append) for name in real]
+        fill += [
+            (name, math.inf if name.startswith(("r_", "proof_upper")) else math.nan, real[name].append)
+            for name in real
+            if name != "lower"
+        ]
         for row in rows:
             status.append(_CODES[row["status"]])
             evidence.append(_EVIDENCE.get(row.get("evidence", ""), -1))
+            proof.append(PROOFS.get(row.get("proof", ""), -1))
+            real["lower"].append(read_lower(row))
             for name, default, append in fill:
                 value = row.get(name)
                 append(default if value is None else value)
-        ints = {name: np.array(column, np.int64) for name, column in whole.items()}
+        columns: dict[str, Any] = {name: np.array(column, np.int64) for name, column in whole.items()}
         floats = {name: np.array(column, np.float64) for name, column in real.items()}
+        columns |= {name: floats[name] for name in _REAL}
         return Records(
-            **ints,
-            seconds=floats["seconds"],
+            **columns,
             r={norm: floats[f"r_{norm}"] for norm in NORMS},
             x={norm: floats[f"x_{norm}"] for norm in NORMS},
             p=p,
@@ -117,6 +134,16 @@ class Records:
             ((self.true_label >= 0) & (self.true_label != self.label)) | (self.status == Status.MISCLASSIFIED)
         )
 
+    @property
+    def certified(self) -> Bools:
+        """Certificates were asked for; `proof` says what they gave."""
+        return np.asarray(self.proof >= 0)
+
+    @property
+    def upper(self) -> Floats:
+        """The smallest perturbation that is known, in the norm of the attack: the attack's, or one of the proof."""
+        return np.minimum(self.r["p"], self.proof_upper)
+
     def ratio(self, norm: str = "p") -> Floats:
         """||r|| / ||x|| per sample; infinite if no perturbation was found, NaN if x is zero."""
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -126,7 +153,7 @@ class Records:
     def pick(self, chosen: Bools | Ints) -> Records:
         """Some of the rows."""
         return Records(
-            **{name: getattr(self, name)[chosen] for name in (*_WHOLE, "seconds")},
+            **{name: getattr(self, name)[chosen] for name in (*_WHOLE, *_REAL)},
             r={norm: column[chosen] for norm, column in self.r.items()},
             x={norm: column[chosen] for norm, column in self.x.items()},
             p=self.p,
@@ -151,9 +178,10 @@ _CODES = {status.name: int(status) for status in Status}
 _EVIDENCE = {evidence.name.lower(): int(evidence) for evidence in Evidence}
 _WHOLE = {
     "index": 0, "label": -1, "true_label": -1, "adv_label": -1, "status": 0, "iterations": 0, "forwards": 0,
-    "backwards": 0, "evidence": -1, "converged": -1,
+    "backwards": 0, "evidence": -1, "converged": -1, "proof": -1,
 }  # fmt: skip
-_NAMED = ("status", "evidence")
+_REAL = ("seconds", "proof_seconds", "lower", "proof_upper")
+_NAMED = ("status", "evidence", "proof")
 """The columns that a row gives as words."""
 
 
@@ -177,7 +205,7 @@ def find_fault(row: Any) -> str:
             value = row[name]
             if type(value) not in _NUMBERS or not 0 <= value < _INFINITY:
                 return f"{name} must be a finite number >= 0, got {value!r:.40}"
-        return _find_wrong_word(row) or _find_wrong_outcome(row)
+        return _find_wrong_word(row) or _find_wrong_outcome(row) or (find_wrong_proof(row) if "proof" in row else "")
     except KeyError as error:
         return f"it has no {error.args[0]}"
 

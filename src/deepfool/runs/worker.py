@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,12 @@ from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.arguments import check_count
 from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
+from deepfool.classifier.classifier import OUTPUTS
 from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p, norm
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
+from deepfool.runs.proofs import prove
 from deepfool.runs.rows import Group, Row
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -50,6 +53,8 @@ class Job:
     """Whether a batch that does not fit in memory is split."""
     compile: bool = False
     """Whether to run the model through torch.compile."""
+    certify: float | None = None
+    """Seconds a sample for a certificate; None for none."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Worker:
         module = module.to(device=self.device, dtype=self.dtype)
         self.channels_last: bool | None = None if prefers_channels_last(module) else False
         """Whether images are stored with the channels last; None: it should be faster, but was not tried yet."""
+        self.plain = read_classifier(module, job.knobs)
+        """As it is, for certificates: what `compile_model` makes of it cannot be traced."""
         module = compile_model(module) if job.compile else module
         self.f = Classifier(module, threshold=job.knobs.get("threshold"))
         self.most: int | None = None
@@ -174,7 +181,22 @@ class Worker:
         rows = make_rows(batch, x, found, job.p)
         seconds = (time.perf_counter() - begin) / len(rows)
         r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
-        return Group([{**row, "seconds": round(seconds, 9)} for row in rows], r)
+        rows = [{**row, "seconds": round(seconds, 9)} for row in rows]
+        return Group(rows if job.certify is None else self._certify(rows, x, found, job.certify), r)
+
+    def _certify(self, rows: list[Row], x: Tensor, found: Adversarial, seconds: float) -> list[Row]:
+        """The rows with their certificates; samples that were skipped get none."""
+        keep = [i for i, row in enumerate(rows) if row["status"] != Status.MISCLASSIFIED.name]
+        if not keep:
+            return rows
+        which = torch.tensor(keep, device=x.device)
+        norms = [math.inf if rows[i]["r_p"] is None else rows[i]["r_p"] for i in keep]
+        proofs = prove(
+            self.plain, x[which].contiguous(), norms, p=self.job.p, seconds=seconds, knobs=self.job.knobs,
+            found=found.rows(which),
+        )  # fmt: skip
+        proved = dict(zip(keep, proofs, strict=True))
+        return [{**row, **proved.get(i, {})} for i, row in enumerate(rows)]
 
     def _takes_channels_last(self, x: Tensor) -> bool:
         """Whether the model accepts that layout: a `view` in it may fail. Custom attacks always get the usual one."""
@@ -196,6 +218,12 @@ class Worker:
                 f"the attack {name} minimises the l{found.p:g} norm, but the run measures l{self.job.p:g}.",
                 hint=f"give --p {found.p:g} (p={found.p:g} in Python).",
             )
+
+
+def read_classifier(module: nn.Module, knobs: Mapping[str, Any]) -> Classifier:
+    """The classifier as an attack with these knobs reads it."""
+    outputs = knobs.get("outputs")
+    return Classifier(module, threshold=knobs.get("threshold"), outputs=outputs if outputs in OUTPUTS else "auto")
 
 
 class RemoteWorker:

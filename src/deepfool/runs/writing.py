@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,9 @@ from deepfool.runs.records import MANIFEST, RECORDS, SHARDS, Ledger, read_groups
 from deepfool.runs.rows import Bools, Group, Ints, Row, encode_row, find_fault
 
 LOCK = ".lock"
+
+DERIVED = ("audit.json", "gallery.safetensors", "report.html")
+"""Files that are made from the rows of a complete run."""
 
 _LEFTOVER = f".{MANIFEST}.partial"
 """A manifest that was being written when the process was killed."""
@@ -93,7 +96,7 @@ class RunWriter:
             raise unwritable(self.folder, error) from error
 
     def _find_manifest(self) -> dict[str, Any]:
-        """The manifest in the folder, if it is of this run; a new one if there is none, or no rows yet."""
+        """The manifest in the folder, if it is of this run or a shorter one; a new one if there is none, or no rows."""
         new = {
             "format": manifests.FORMAT, "identity": dict(self._identity), "samples": len(self._selection),
             **self._story, "sessions": [],
@@ -103,12 +106,23 @@ class RunWriter:
         there = read_manifest(self.folder)
         # The written one went through JSON, so the new one must too before they are compared.
         lines = manifests.differences(there["identity"], json.loads(json.dumps(self._identity)))
-        if lines and next(read_groups(self.folder / RECORDS), None) is not None:
-            raise RunError(
-                f"{self.folder} holds another run:\n" + "\n".join(f"  {line}" for line in lines) + "\n",
-                hint="choose another folder (--out), or rerun the command that started this run.",
-            )
-        return new if lines else there
+        if not lines:
+            return there
+        if next(read_groups(self.folder / RECORDS), None) is None:
+            return new
+        if manifests.continues(there["identity"], self._identity):
+            return self._extend(there)
+        raise _refuse_other(self.folder, there, self._identity, lines)
+
+    def _extend(self, there: Mapping[str, Any]) -> dict[str, Any]:
+        """The manifest of the run in the folder with more samples; the session says what was there before."""
+        self._session["extended"] = {
+            "indices_before": there["identity"]["indices"], "samples_before": there["samples"],
+            "samples": len(self._selection),
+        }  # fmt: skip
+        for name in DERIVED:  # they describe the shorter run, and are made again when this one is complete
+            (self.folder / name).unlink(missing_ok=True)
+        return {**there, "identity": dict(self._identity), "samples": len(self._selection)}
 
     def _repair(self) -> None:
         """Cut off an unfinished batch at the end, and delete perturbations without rows."""
@@ -139,7 +153,7 @@ class RunWriter:
                 index = np.array([row["index"] for row in group.rows], np.int64)
                 shard = safetensors.numpy.save({"r": np.ascontiguousarray(group.r), "index": index})
                 _write_whole(shard_path(self.folder, group.rows), shard)
-            _write_all(self._stream, lines)
+            write_all(self._stream, lines)
         except OSError as error:
             with suppress(OSError):  # if this fails too, it is cut off when the run is resumed
                 os.truncate(self.folder / RECORDS, self._end)
@@ -172,6 +186,22 @@ class RunWriter:
         self._close()
 
 
+def _refuse_other(
+    folder: Path, there: Mapping[str, Any], identity: Mapping[str, Any], lines: Sequence[str]
+) -> RunError:
+    """The error for a folder that holds another run: how it differs, and what to do."""
+    if manifests.continues(identity, there["identity"]):
+        return RunError(
+            f"{folder} holds this run with {there['samples']} samples already; "
+            f"{manifests.count_indices(identity['indices'])} were asked for.",
+            hint="a run can get more samples, not fewer: give at least as many, or choose another folder (--out).",
+        )
+    return RunError(
+        f"{folder} holds another run:\n" + "\n".join(f"  {line}" for line in lines) + "\n",
+        hint="choose another folder (--out), or rerun the command that started this run.",
+    )
+
+
 def _refuse_foreign(folder: Path) -> None:
     """Refuse a folder that is neither empty nor a run: its files belong to somebody else.
 
@@ -198,7 +228,7 @@ def _refuse_foreign(folder: Path) -> None:
         )
 
 
-def _write_all(stream: Any, content: bytes) -> None:
+def write_all(stream: Any, content: bytes) -> None:
     """Write every byte and flush it to disk; an unbuffered write may write only a part."""
     view = memoryview(content)
     while view:
@@ -211,7 +241,7 @@ def _write_whole(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb", buffering=0) as stream:
-            _write_all(stream, content)
+            write_all(stream, content)
         partial.replace(path)
     except OSError:
         with suppress(OSError):

@@ -51,8 +51,8 @@ from deepfool.models.sources import resolve
 from deepfool.models.zoo import ZOO
 from deepfool.norms import check_p
 from deepfool.runs import manifests
-from deepfool.runs.evaluation import check_true_labels
 from deepfool.runs.execution import choose_device
+from deepfool.runs.labels import check_true_labels
 from deepfool.training.checkpoints import read_checkpoint, save_checkpoint
 from deepfool.training.jobs import Job, Samples
 from deepfool.training.judging import check_judges, judge, read_scores

@@ -21,7 +21,7 @@ class Epoch:
     rho: dict[str, float]
     """Judge -> rho_adv on the judged test samples; infinite where FGSM never misclassifies 90 % of them."""
     censored: dict[str, int] = field(default_factory=dict)
-    """Judge -> how many samples it could not fool; where there are any, rho is a lower bound."""
+    """Judge -> how many samples it could not fool; where there are any, rho is not known (NaN)."""
     runs: dict[str, str] = field(default_factory=dict)
     """Judge -> the run folder that rho was computed from; FGSM has none."""
 

@@ -118,7 +118,23 @@ class Adversarial:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{n} {s.name.lower()}" for s in Status if (n := int((self.status == s).sum())))
-        found = self.norm[self.fooled]
-        median = f", median l{self.p:g} norm {found.median().item():.4g}" if len(found) else ""
-        return f"Adversarial({len(self)} samples: {counts or 'none'}{median})"
+        return f"Adversarial({describe(self)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: pictures of x, r and x + r where the inputs are images, a small table otherwise."""
+        from deepfool.attacks.shared.showing import to_html
+
+        return to_html(self)
+
+
+def describe(found: Adversarial) -> str:
+    """A result in a line.
+
+    >>> describe(Adversarial.empty(torch.zeros(0, 3), p=2))
+    '0 samples: none'
+    """
+    counts = ", ".join(f"{n} {s.name.lower()}" for s in Status if (n := int((found.status == s).sum())))
+    norms = found.norm[found.fooled]
+    whose = "" if len(norms) == len(found) else " among the fooled"
+    median = f", median l{found.p:g} norm {norms.median().item():.4g}{whose}" if len(norms) else ""
+    return f"{len(found)} sample{'s' * (len(found) != 1)}: {counts or 'none'}{median}"

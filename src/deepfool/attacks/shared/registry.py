@@ -123,14 +123,11 @@ def complete_knobs(attack: Attack, given: Mapping[str, Any]) -> dict[str, Any]:
     ...
     deepfool.errors.InputError: deepfool has no knob called 'max_itre'. Hint: did you mean max_iter?
     """
+    known = list_knobs(attack)
     parameters = inspect.signature(attack).parameters.values()
-    # The model and x come first, whatever they are called.
-    first = [each.name for each in parameters if each.kind in _BY_PLACE][:2]
-    taken = {*SET_BY_THE_RUN, *first}
-    known = {each.name: each.default for each in parameters if each.kind in _BY_NAME and each.name not in taken}
     open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     for name in given:
-        if name in taken or (name not in known and not open_ended):
+        if name not in known and (not open_ended or name in _list_taken(attack)):
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"its knobs are {', '.join(known) or 'none'}."
             raise InputError(f"{name_attack(attack)} has no knob called {name!r}.", hint=hint)
@@ -139,6 +136,23 @@ def complete_knobs(attack: Attack, given: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise InputError(f"{name_attack(attack)} needs a value for {', '.join(missing)}.")
     return knobs
+
+
+def list_knobs(attack: Attack) -> dict[str, Any]:
+    """The knobs of an attack and their defaults; `inspect.Parameter.empty` where a value must be given.
+
+    >>> list_knobs(find_attack("deepfool"))["overshoot"]
+    0.02
+    """
+    parameters = inspect.signature(attack).parameters.values()
+    taken = _list_taken(attack)
+    return {each.name: each.default for each in parameters if each.kind in _BY_NAME and each.name not in taken}
+
+
+def _list_taken(attack: Attack) -> set[str]:
+    """Parameters that are no knobs. The model and x come first, whatever they are called."""
+    parameters = inspect.signature(attack).parameters.values()
+    return {*SET_BY_THE_RUN, *[each.name for each in parameters if each.kind in _BY_PLACE][:2]}
 
 
 def takes(attack: Attack, name: str) -> bool:

@@ -6,14 +6,20 @@
   const PALETTE = 6;
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 
-  // Plotly interprets some HTML in its labels, so names are escaped.
-  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  // Plotly interprets some HTML and mathematics in its labels, so names are escaped.
+  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/\$/g, "&#36;");
   const shorten = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
-  const number = (value) => (value === null ? "–" : String(Number(value.toPrecision(4))));
+  // As people write it: no exponent unless the number is tiny.
+  const number = (value) => {
+    if (value === null) return "–";
+    const [digits, power] = value.toExponential(2).split("e");
+    return value !== 0 && Math.abs(value) < 1e-4 ? `${digits} × 10<sup>${Number(power)}</sup>` : String(Number(value.toPrecision(3)));
+  };
   const percent = (value) => `${Number((100 * value).toPrecision(3))} %`;
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const narrow = () => window.innerWidth < 700;
 
+  let paper = false; // on paper the size is given: nothing waits there until a chart has found its own
   function layout(more) {
     const axis = {
       gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true,
@@ -25,32 +31,48 @@
       margin: { l: 56, r: 12, t: 12, b: 48 },
       hoverlabel: { bgcolor: colour("--panel"), bordercolor: colour("--line"), font: { color: colour("--text") } },
       legend: { orientation: "h", y: 1.02, x: 0, yanchor: "bottom" },
+      ...(paper ? { width: 680, height: 270 } : {}),
       ...more,
       xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
     };
   }
 
-  function drawCurve(group) {
+  function drawCurve(group, element) {
+    const chosen = document.querySelector(`[data-axis="${element.dataset.group}"]`);
+    const relative = chosen !== null && chosen.value === "relative";
     const traces = [];
-    group.curves.forEach((curve, i) => {
+    const area = (eps, low, high, fillcolor) => {
+      const edge = { x: eps, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+      traces.push({ ...edge, y: low }, { ...edge, y: high, fill: "tonexty", fillcolor });
+    };
+    const curves = relative ? group.relative : group.curves;
+    curves.forEach((curve, i) => {
       const place = group.places[i] % PALETTE, line = colour(`--s${place}`);
-      if (curve.low) {
-        traces.push({ x: curve.eps, y: curve.low, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false });
-        traces.push({ x: curve.eps, y: curve.accuracy, mode: "lines", line: { width: 0 }, fill: "tonexty",
-          fillcolor: line + "33", hoverinfo: "skip", showlegend: false });
+      area(curve.eps, curve.band[0], curve.band[1], line + "22");
+      if (curve.low) area(curve.eps, curve.low, curve.accuracy, line + "55");
+      if (curve.certified) {
+        const proved = colour(curves.length > 1 ? `--s${place}` : "--s2");
+        area(curve.eps, curve.certified[0], curve.certified[1], proved + "44");
+        traces.push({ x: curve.eps, y: curve.certified[0], mode: "lines", showlegend: false, name: "certified",
+          line: { color: proved, width: 2, dash: "dot" },
+          hovertemplate: "≥ %{y:.1%} certified<extra></extra>" });
       }
-      const name = plain(shorten(group.names[i], 60));
+      const name = plain(shorten(group.names[i], narrow() ? 40 : 90));
       traces.push({
         x: curve.eps, y: curve.accuracy, mode: "lines", name, line: { color: line, width: 2.5, dash: DASHES[place] },
-        customdata: curve.low || curve.accuracy,
-        hovertemplate: (group.curves.length > 1 ? name.replace(/%/g, "&#37;") + ": " : "") + "%{y:.1%}" +
-          (curve.low ? " (at least %{customdata:.1%})" : "") + "<extra></extra>",
+        customdata: curve.eps.map((_, k) => [curve.band[0][k], curve.band[1][k], (curve.low || curve.accuracy)[k]]),
+        hovertemplate: (curves.length > 1 ? name.replace(/%/g, "&#37;") + ": " : "") +
+          "≤ %{y:.1%} (%{customdata[0]:.1%} – %{customdata[1]:.1%})" +
+          (curve.low ? ", %{customdata[2]:.1%} if what has no answer counts as fooled" : "") + "<extra></extra>",
       });
     });
+    const title = relative ? `ε / ‖x‖ in ${group.norm}`
+      : narrow() ? `ε (${group.norm} norm)` : `ε, the largest ${group.norm} norm of the perturbation`;
     return [traces, layout({
       hovermode: "x unified", showlegend: data.several,
-      xaxis: { title: { text: narrow() ? `ε (${group.norm} norm)` : `ε, the largest ${group.norm} norm of the perturbation` }, rangemode: "tozero", hoverformat: ".4~g" },
-      yaxis: { title: { text: "accuracy" }, tickformat: ".0%", range: [0, 1.02] },
+      xaxis: { title: { text: title }, rangemode: "tozero", range: [0, curves[0].eps[curves[0].eps.length - 1]],
+        hoverformat: relative ? ".3~%" : ".4~g", tickformat: relative ? ".3~%" : "" },
+      yaxis: { title: { text: group.certified ? "accuracy" : "accuracy, at most" }, tickformat: ".0%", range: [0, 1.02] },
     })];
   }
 
@@ -69,12 +91,13 @@
             type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: colour(`--s${place}`) + "22",
             line: { shape: "hv", color: colour(`--s${place}`), width: 2, dash: DASHES[place] } };
     });
-    const mean = group.rho.length === 1 ? group.rho[0] : null;
+    const mean = group.means.length === 1 ? group.means[0] : null;
+    const whose = group.unanswered[0] ? `mean of the ${group.answered[0]} with an answer` : "ρ<sub>adv</sub> ≤";
     return [traces, layout({
       shapes: mean === null ? [] : [{ type: "line", x0: mean, x1: mean, y0: 0, y1: 1, yref: "paper",
         line: { color: colour("--text"), width: 1.5, dash: "dash" } }],
       annotations: mean === null ? [] : [{ x: mean, y: 1, yref: "paper", xanchor: "left", yanchor: "top", xshift: 4,
-        showarrow: false, text: `ρ<sub>adv</sub> ${number(mean)}`, bgcolor: colour("--bg") }],
+        showarrow: false, text: `${whose} ${number(mean)}`, bgcolor: colour("--bg") }],
       bargap: 0.06, showlegend: data.several,
       xaxis: { title: { text: `‖r‖ / ‖x‖ in ${group.norm}` }, rangemode: "tozero" },
       yaxis: { title: { text: "share of the samples" }, tickformat: ".0~%" },
@@ -90,8 +113,8 @@
       error_x: { type: "data", symmetric: false, color: colour("--text"), thickness: 1.2, width: 3,
         array: rows.map((row) => (row.high === null || row.rho === null ? 0 : row.high - row.rho)),
         arrayminus: rows.map((row) => (row.low === null || row.rho === null ? 0 : row.rho - row.low)) },
-      hovertext: rows.map((row) => `${plain(row.name)}: ${row.exact ? "" : "≥ "}${number(row.rho)}` +
-        `<br>interval ${number(row.low)} – ${number(row.high)}<br>${row.samples} samples`),
+      hovertext: rows.map((row) => `${plain(row.name)}: ≤ ${number(row.rho)}` +
+        (row.low === null ? "" : `<br>interval ${number(row.low)} – ${number(row.high)}`) + `<br>${row.samples} samples`),
       hoverinfo: "text", textposition: "none",
     };
     return [[trace], layout({
@@ -109,13 +132,28 @@
   function draw(element) {
     const kind = element.dataset.chart;
     const [traces, shape] =
-      kind === "curve" ? drawCurve(data.groups[element.dataset.group])
+      kind === "curve" ? drawCurve(data.groups[element.dataset.group], element)
       : kind === "histogram" ? drawHistogram(data.groups[element.dataset.group])
       : drawClasses(data.classes[element.dataset.part], Number(element.dataset.part));
-    if (shape.height) element.style.height = `${shape.height}px`;
+    if (shape.height) element.style.height = `${shape.height}px`; // its own, or that of the paper
     return Plotly.react(element, traces, shape, CONFIG());
   }
   const drawAll = () => Promise.all([...document.querySelectorAll("[data-chart]")].map(draw));
+
+  document.querySelectorAll("[data-axis]").forEach((select) => {
+    select.addEventListener("change", () => draw(document.getElementById(`curve-${select.dataset.axis}`)));
+  });
+
+  // The navigation shows at which ends it goes on.
+  const nav = document.querySelector("nav");
+  const showEnds = () => {
+    const hidden = nav.scrollWidth - nav.clientWidth;
+    nav.classList.toggle("before", nav.scrollLeft > 4);
+    nav.classList.toggle("after", nav.scrollLeft < hidden - 4);
+  };
+  nav.addEventListener("scroll", showEnds, { passive: true });
+  window.addEventListener("resize", showEnds);
+  showEnds();
 
   // Light or dark: follow the system until the button is used.
   const system = window.matchMedia("(prefers-color-scheme: dark)");
@@ -134,14 +172,16 @@
   let before = null;
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
+    paper = true;
     setTheme("light");
     document.querySelectorAll("details").forEach((each) => { each.dataset.was = each.open ? "1" : ""; each.open = true; });
     document.querySelectorAll("[data-chart]").forEach((each) => { each.style.width = "680px"; draw(each); Plotly.Plots.resize(each); });
   });
   window.addEventListener("afterprint", () => {
+    paper = false;
     if (before) setTheme(before);
     document.querySelectorAll("details").forEach((each) => { each.open = each.dataset.was === "1"; });
-    document.querySelectorAll("[data-chart]").forEach((each) => { each.style.width = ""; draw(each); Plotly.Plots.resize(each); });
+    document.querySelectorAll("[data-chart]").forEach((each) => { each.style.width = each.style.height = ""; draw(each); Plotly.Plots.resize(each); });
   });
 
   // The gallery.

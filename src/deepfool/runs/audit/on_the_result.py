@@ -11,9 +11,9 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence
 from deepfool.attacks.shared.registry import name_attack
+from deepfool.display.pixels import is_image
 from deepfool.runs.audit.checklist import Check, Verdict
 from deepfool.runs.audit.subject import NORMS, STRONGEST, Subject
-from deepfool.runs.gallery import is_image
 from deepfool.runs.rows import Floats, Row, says_convergence
 
 FALL = {1.0: 0.06, 2.0: 0.04, math.inf: 0.04}

@@ -1,0 +1,88 @@
+"""Which boundaries look nearest from x_0: class gradients there rank the classes by their linearised distance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepfool.attacks.shared.boundaries import step_to_boundary
+from deepfool.attacks.shared.pruning import WIDE, Slopes
+from deepfool.attacks.shared.task import Task
+from deepfool.classifier.jacobian import Tangent, difference
+from deepfool.norms import norm
+
+OUT_OF_REACH = 10
+"""A class that no point of the box reaches in the linear picture looks farther by this much times what is missing."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The classes of every sample, nearest first."""
+
+    order: Tensor
+    """(n, m): the classes."""
+    distance: Tensor
+    """(n, m): how far they look; infinite where a class has no gradient at x_0."""
+    slopes: Tensor
+    """(n, k, d): the gradients of the first k of them."""
+    gaps: Tensor
+    """(n, k): what those have to gain."""
+
+    @property
+    def classes(self) -> int:
+        return self.order.shape[1]
+
+    def nearest(self, rows: Tensor) -> Tensor:
+        """How far the nearest class of these samples looks."""
+        return self.distance[rows, 0]
+
+
+def rank_classes(task: Task, candidates: int, keep: int) -> Ranking:
+    """Take the gradients of at most `candidates` classes at x_0; keep those of the `keep` nearest."""
+    asked, model, rows, n = task.asked, task.model, task.rows, len(task.asked.x_0)
+    tangent = model.linearise_inputs(rows)
+    x, (lower, upper) = asked.of(rows, asked.x_0), asked.box(rows)
+    classes = _choose_classes(task, rows, tangent, candidates)
+    reference = asked.goal.pair(rows, tangent.guide)[1]
+    gaps = (tangent.guide.gather(1, reference[:, None]) - tangent.guide.gather(1, classes)).clamp_min(0).to(x.dtype)
+    gaps = torch.maximum(gaps, 2 * model.rounding.tolerance[rows, None].to(x.dtype))
+    slopes, distances = [], []
+    for columns, part in tangent.difference_rows(classes, reference):
+        model.count(rows, backwards=part.shape[1])
+        for j, k in enumerate(range(classes.shape[1])[columns]):
+            w = part[:, j].to(x.dtype)
+            if k == 0:
+                seeds = difference(tangent.guide, classes[:, 0], reference)
+                model.learn_rounding(rows, x, torch.nan_to_num(w, 0.0, 0.0, 0.0), seeds, tangent)
+            w = torch.nan_to_num(asked.masked(rows, w), 0.0, 0.0, 0.0)
+            step, _ = step_to_boundary(x, gaps[:, k], w, lower, upper, asked.p)
+            # Out of reach in the linear picture is not out of reach: such classes come last.
+            missing = 1 - ((w * step).sum(1) / gaps[:, k]).clamp(0, 1)
+            far = norm(step, asked.p) * (1 + OUT_OF_REACH * missing)
+            distances.append(torch.where((w != 0).any(1) & (classes[:, k] != asked.label[rows]), far, math.inf))
+            slopes.append(w)
+    distance, order = torch.stack(distances, 1).sort(1)
+    first = order[:, :keep]
+    near = torch.stack(slopes, 1)[torch.arange(len(rows), device=rows.device)[:, None], first]
+    return Ranking(
+        order=classes.new_zeros(n, classes.shape[1]).index_copy(0, rows, classes.gather(1, order)),
+        distance=distance.new_full((n, classes.shape[1]), math.inf).index_copy(0, rows, distance),
+        slopes=x.new_zeros(n, first.shape[1], x.shape[1]).index_copy(0, rows, near),
+        gaps=gaps.new_zeros(n, first.shape[1]).index_copy(0, rows, gaps.gather(1, first)),
+    )
+
+
+def _choose_classes(task: Task, rows: Tensor, tangent: Tangent, candidates: int) -> Tensor:
+    """(k, m): the classes that look nearest by score and by how steep the last hidden layer says they are."""
+    z, asked = tangent.guide, task.asked
+    if not asked.goal.any_class or asked.classes <= candidates + 1:
+        return asked.goal.classes(rows, z)
+    slopes = Slopes(task)
+    if asked.x_0.shape[1] >= WIDE:
+        slopes.ask_hidden_layer(rows, tangent)
+    label = asked.label[rows, None]
+    far = torch.nan_to_num(z.gather(1, label) - z, nan=math.inf) / slopes.expected[rows].to(z.dtype)
+    return far.scatter(1, label, math.inf).topk(candidates, dim=1, largest=False).indices

@@ -1,0 +1,244 @@
+"""What a certificate adds to a row: no perturbation smaller than `lower` changes the decision of that sample.
+
+A row that was certified has `proof` (EXACT, CERTIFIED or NONE), `lower` (in the norm of the attack; null where no
+perturbation at all changes the decision), `proof_seconds` (what it took), `proof_limit` (what it was allowed),
+`proof_reason` where it is not exact, and `proof_upper` where the proof found a smaller perturbation than the attack.
+The attack's own norms stay as they are: `proof_upper` stands beside them. A row without `proof` was not certified; its
+lower bound is 0.
+
+`evaluate(..., certify=SECONDS)` writes them into the rows. `certify_run` (runs/certifying.py) writes them for rows that
+are there, into `certificates.jsonl` beside the records, which it leaves as they are; `Run` joins the two.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from deepfool.attacks.shared.adversarial import Adversarial
+from deepfool.certificates.certificate import Proof
+from deepfool.certificates.certifying import NORMS, certify
+from deepfool.certificates.costs import check_cost, estimate
+from deepfool.certificates.lowering import lower
+from deepfool.classifier import Classifier
+from deepfool.errors import InputError, RunError, SoundnessError
+
+CERTIFICATES = "certificates.jsonl"
+"""In the run folder: a line that says for which run, then one line per sample."""
+
+KEYS = ("lower", "proof", "proof_limit", "proof_reason", "proof_seconds", "proof_upper")
+
+EXACT = 1e-3
+"""The two bounds meet if they differ by no more, relative to the upper one; as in `certify`."""
+
+SMALLER = 1e-6
+"""By how much, at least, a perturbation of the proof has to be smaller than the attack's to be noted."""
+
+QUESTION = ("bounds", "mask", "target")
+"""The knobs of an attack that say what is asked; `certify` takes them too."""
+
+PAUSE = 10.0
+"""About how many seconds may pass until certificates are written, where the batch size is ours to choose."""
+
+_NUMBERS = (float, int)  # not bool
+
+
+def check_seconds(seconds: Any) -> float:
+    """How long to work on each sample.
+
+    >>> check_seconds(-1)
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: certify must be a number of seconds a sample, >= 0, got -1.
+    """
+    if type(seconds) not in _NUMBERS or not 0 <= seconds < math.inf:
+        raise InputError(f"certify must be a number of seconds a sample, >= 0, got {seconds!r:.80}.")
+    return float(seconds)
+
+
+def check_certifiable(f: Classifier, x: Tensor, p: float, seconds: float) -> None:
+    """An error that says why, if this model cannot be certified; nothing is proved yet."""
+    if p not in NORMS:
+        raise InputError(f"certificates are for the norms p = 1, 2 and inf, got {p:g}.", hint="leave certify out.")
+    with f.frozen():
+        check_cost(estimate(lower(f, x)), seconds)
+
+
+def choose_together(together: int, seconds: float) -> int:
+    """How many samples to attack and certify at once, so that what is done is written soon.
+
+    >>> choose_together(128, 1.0), choose_together(128, 30.0), choose_together(128, 0.0)
+    (10, 1, 128)
+    """
+    return max(1, min(together, int(PAUSE / max(seconds, 1e-9))))
+
+
+def prove(
+    f: Classifier, x: Tensor, norms: Sequence[float], *, p: float, seconds: float, knobs: Mapping[str, Any],
+    found: Adversarial | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What certificates add to the rows of a batch.
+
+    `norms` are those of the perturbations that the attack found, infinite where it found none; `found` has the
+    perturbations themselves, if they are at hand.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = torch.nn.init.eye_(model.weight)
+    >>> [found] = prove(Classifier(model), torch.tensor([[3.0, 1.0]]), [1.5], p=2, seconds=1, knobs={})
+    >>> found["proof"], round(found["lower"], 3), round(found["proof_upper"], 3)
+    ('EXACT', 1.414, 1.414)
+    """
+    question = {"bounds": None, **{name: knobs[name] for name in QUESTION if knobs.get(name) is not None}}
+    proved = certify(f, x, p=p, upper=norms if found is None else found, seconds=seconds, **question)
+    rows = []
+    for i, (proof, known) in enumerate(zip(proved.status.tolist(), norms, strict=True)):
+        at_least, at_most = float(proved.lower[i]), min(float(proved.upper[i]), known)
+        check_order(at_least, at_most, f"row {i} of the batch")
+        at_least = min(at_least, at_most)  # they may differ by rounding
+        row: dict[str, Any] = {
+            "proof": Proof(proof).name, "lower": at_least if math.isfinite(at_least) else None,
+            "proof_seconds": round(float(proved.seconds[i]), 6), "proof_limit": seconds,
+        }  # fmt: skip
+        if proved.reason[i]:
+            row["proof_reason"] = proved.reason[i]
+        if at_most < known * (1 - SMALLER):
+            row["proof_upper"] = at_most
+        rows.append(row)
+    return rows
+
+
+def check_order(at_least: float, at_most: float, whose: str) -> None:
+    """A lower bound above a perturbation that was found is a contradiction, and said to be.
+
+    >>> check_order(2.0, 1.0, "sample 7")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.SoundnessError: sample 7: the certified lower bound 2 is above a perturbation of 1 ...
+    """
+    if at_least > at_most * (1 + EXACT) + 1e-12:
+        raise SoundnessError(
+            f"{whose}: the certified lower bound {at_least:.6g} is above a perturbation of {at_most:.6g} that was "
+            f"found. One of the two is wrong: this is a bug.",
+            hint="please report it. Until then, do not use the certificates of this run.",
+        )
+
+
+def find_wrong_proof(row: Mapping[str, Any]) -> str:
+    """What is wrong with the certificate in a row; an empty text if nothing is.
+
+    >>> find_wrong_proof({"proof": "CERTIFIED", "lower": -1.0})
+    'lower must be a finite number >= 0 or null, got -1.0'
+    """
+    if type(row["proof"]) is not str or row["proof"] not in PROOFS:
+        return f"proof must be one of {', '.join(PROOFS)}, got {row['proof']!r:.40}"
+    if type(row.get("proof_reason", "")) is not str:
+        return f"proof_reason must be a text, got {row['proof_reason']!r:.40}"
+    if row.get("lower", 0) is None and row["proof"] == Proof.NONE.name:
+        return "lower must be a number where the proof is NONE, got null"
+    for name in ("lower", "proof_seconds", "proof_limit", "proof_upper"):
+        value = row.get(name, 0)
+        if (type(value) not in _NUMBERS or not 0 <= value < math.inf) and not (value is None and name == "lower"):
+            return f"{name} must be a finite number >= 0{' or null' if name == 'lower' else ''}, got {value!r:.40}"
+    return ""
+
+
+PROOFS = {proof.name: int(proof) for proof in Proof}
+
+
+def read_lower(row: Mapping[str, Any]) -> float:
+    """The lower bound of a row: 0 where there is none, infinite where no perturbation changes the decision.
+
+    >>> read_lower({"proof": "EXACT", "lower": None}), read_lower({"status": "FOOLED"})
+    (inf, 0.0)
+    """
+    if "proof" not in row:
+        return 0.0
+    value = row.get("lower", 0.0)
+    return math.inf if value is None else float(value)
+
+
+def join(row: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A row with the better of two certificates: the larger lower bound, and the smaller perturbation.
+
+    >>> join({"index": 1, "proof": "NONE", "lower": 0.0}, {"index": 1, "proof": "CERTIFIED", "lower": 2.0})
+    {'index': 1, 'proof': 'CERTIFIED', 'lower': 2.0}
+    """
+    if other is None:
+        return row
+    best = other if "proof" not in row or read_lower(other) > read_lower(row) else row
+    joined = {key: value for key, value in row.items() if key not in KEYS}
+    joined |= {key: best[key] for key in KEYS if key in best}
+    for key, choose in (("proof_upper", min), ("proof_limit", max)):
+        if values := [each[key] for each in (row, other) if key in each]:
+            joined[key] = choose(values)
+    known = min((each for each in (joined.get("r_p"), joined.get("proof_upper")) if each is not None), default=math.inf)
+    if read_lower(joined) > 0 and read_lower(joined) >= (1 - EXACT) * known:
+        joined["proof"] = Proof.EXACT.name
+        joined.pop("proof_reason", None)
+    return {key: joined[key] for key in dict.fromkeys((*row, *joined)) if key in joined}
+
+
+def describe_question(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What the certificates of a run depend on."""
+    knobs = identity["attack"]["knobs"]
+    names = (*QUESTION, "threshold", "outputs")
+    return {
+        "model": identity["model"]["sha256"], "data": identity["data"]["sha256"], "p": identity["p"],
+        "dtype": identity["dtype"], "knobs": {name: knobs.get(name) for name in names},
+    }  # fmt: skip
+
+
+def read_certificates(folder: Path, identity: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """The certificates in `certificates.jsonl` by sample."""
+    found: dict[int, dict[str, Any]] = {}
+    for row, _ in _read_lines(folder / CERTIFICATES, identity):
+        if "index" in row:
+            index = row["index"]
+            found[index] = join(found[index], row) if index in found else row
+    return found
+
+
+def find_end(folder: Path, identity: Mapping[str, Any]) -> int:
+    """Where the last whole line of `certificates.jsonl` ends."""
+    return max((end for _, end in _read_lines(folder / CERTIFICATES, identity)), default=0)
+
+
+def _read_lines(path: Path, identity: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The lines, checked, and where each ends; one that is cut off at the end is left out."""
+    if not path.exists():
+        return
+    asked = json.loads(json.dumps(describe_question(identity)))  # the written one went through JSON
+    end = 0
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            try:
+                row = json.loads(line)
+                if fault := _find_fault(row, first=number == 1):
+                    raise ValueError(fault)
+            except (ValueError, RecursionError) as error:
+                raise RunError(
+                    f"{path}, line {number} is damaged: {error}.", hint="cut the file off before that line."
+                ) from error
+            if row.get("certificates", asked) != asked:
+                raise RunError(
+                    f"{path} belongs to another run: another model, data, norm or bounds.",
+                    hint=f"move {path.name} away, and certify this run.",
+                )
+            yield row, end
+
+
+def _find_fault(row: Any, *, first: bool) -> str:
+    if type(row) is not dict or ("certificates" not in row and (first or type(row.get("index")) is not int)):
+        return "it is out of place"
+    if "certificates" in row:
+        return ""
+    return find_wrong_proof(row) if "proof" in row else "it has no proof"
