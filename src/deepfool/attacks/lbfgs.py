@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts are imported when they are first used: they take a while
 import torch
-from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
@@ -122,7 +122,9 @@ class _Penalised:
 
         # Below the rounding of the model's own precision there is nothing to descend.
         options = {"maxiter": max_iter, "ftol": max(2e-9, 8 * torch.finfo(self.task.asked.like.dtype).eps)}
-        found = minimize(objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options=options)
+        found = scipy.optimize.minimize(
+            objective, self.u, jac=True, method="L-BFGS-B", bounds=self.box(), options=options
+        )
         self.u = found.x
         self.task.best.iterations[self.row] += int(found.nit)
         r = self.r(self.u)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts are imported when they are first used: they take a while
 import torch
-from scipy.optimize import linprog, minimize  # type: ignore[import-untyped]
-from scipy.sparse import csr_matrix, eye, hstack, vstack  # type: ignore[import-untyped]
 from torch import Tensor
 
 from deepfool.certificates.backward import Choices, trace_back
@@ -76,23 +75,23 @@ def _solve_lp(rows: Array, heights: Array, down: Array, up: Array, p: float) -> 
 
     All may be violated by the same amount, at a price, so that there always is an answer.
     """
-    k, n = rows.shape
+    sparse, (k, n) = scipy.sparse, rows.shape
     ones = np.ones((k, 1))
     if p == 1:  # d = u - v
-        matrix = csr_matrix(np.hstack([rows, -rows, -ones]))
+        matrix = sparse.csr_matrix(np.hstack([rows, -rows, -ones]))
         cost = np.concatenate([np.ones(2 * n), [PENALTY]])
         ends = [*((0, high) for high in up), *((0, low) for low in down), (0, None)]
         right = -heights
     else:  # d, t: -t <= d <= t
         column = np.ones((n, 1))
-        matrix = vstack([
-            csr_matrix(np.hstack([rows, 0 * ones, -ones])), hstack([eye(n), -column, 0 * column]),
-            hstack([-eye(n), -column, 0 * column]),
+        matrix = sparse.vstack([
+            sparse.csr_matrix(np.hstack([rows, 0 * ones, -ones])), sparse.hstack([sparse.eye(n), -column, 0 * column]),
+            sparse.hstack([-sparse.eye(n), -column, 0 * column]),
         ]).tocsr()  # fmt: skip
         cost = np.concatenate([np.zeros(n), [1.0, PENALTY]])
         ends = [*zip(-down, up, strict=True), (0, None), (0, None)]
         right = np.concatenate([-heights, np.zeros(2 * n)])
-    answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=ends, method="highs")
+    answer = scipy.optimize.linprog(cost, A_ub=matrix, b_ub=right, bounds=ends, method="highs")
     if answer.status != 0:
         return np.append(1.0, np.zeros(k - 1)), np.zeros(n)
     d = answer.x[:n] - answer.x[n : 2 * n] if p == 1 else answer.x[:n]
@@ -112,7 +111,7 @@ def _solve_l2(rows: Array, heights: Array, down: Array, up: Array, p: float) -> 
     start = np.zeros(len(rows))
     start[0] = max(heights[0], 0)
     most = 1e3 * max(abs(heights).max(), 1e-9)
-    answer = minimize(
+    answer = scipy.optimize.minimize(
         dual, start, jac=True, method="L-BFGS-B", bounds=[(0, most)] * len(rows),
         options={"maxiter": 500, "ftol": 1e-14, "gtol": 1e-10},
     )  # fmt: skip

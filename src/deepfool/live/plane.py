@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]  # its parts are imported when they are first used: they take a while
 import torch
-from scipy import ndimage  # type: ignore[import-untyped]
 from torch import Tensor
 
 from deepfool.attacks.deepfool import deepfool
@@ -163,7 +163,7 @@ def _spread(labels: Grid, shares: Shares) -> tuple[Grid, Shares, np.ndarray[Any,
     near[::2, ::2] = False
     spread = labels[np.arange(fine)[:, None] // 2, np.arange(fine)[None, :] // 2]
     spread[::2, ::2] = labels
-    smooth = ndimage.zoom(shares, fine / n, order=1)
+    smooth = scipy.ndimage.zoom(shares, fine / n, order=1)
     smooth[::2, ::2] = shares
     return spread, smooth, near
 
@@ -176,12 +176,12 @@ def place_names(labels: Grid, least: float = 0.012) -> list[tuple[int, float, fl
     """
     n, found = len(labels), []
     for label in np.unique(labels):
-        regions, count = ndimage.label(labels == label)
+        regions, count = scipy.ndimage.label(labels == label)
         for k in range(1, count + 1):
             region = regions == k
             if region.sum() < least * n * n:
                 continue
-            room = ndimage.distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1]
+            room = scipy.ndimage.distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1]
             rows, columns = np.nonzero(room >= room.max() - 0.5)
             found.append((int(label), float(columns.mean() / (n - 1)), float(rows.mean() / (n - 1))))
     return found

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._sympy import functions as torch_functions
 
 from deepfool.errors import InputError, ModelError, require
 from deepfool.models.building import Built
@@ -183,7 +182,7 @@ def _existing(text: str, what: str) -> Path:
 # What the expressions of a program may call: the arithmetic that torch uses for sizes.
 _ARITHMETIC = {
     "Symbol", "Integer", "Float", "Rational", "Max", "Min", "Mod", "Pow", "Add", "Mul", "Abs", "Eq", "Ne", "Lt", "Le",
-    "Gt", "Ge", "And", "Or", "Not", "floor", "ceiling", "sqrt", "max", "min", *torch_functions.__all__,
+    "Gt", "Ge", "And", "Or", "Not", "floor", "ceiling", "sqrt", "max", "min",
 }  # fmt: skip
 _MEASURES = {"size", "stride", "storage_offset", "dim", "numel"}
 
@@ -241,6 +240,9 @@ def _is_arithmetic(text: str) -> bool:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError):
         return False
+    from torch.utils._sympy import functions  # sympy takes half a second to import
+
+    arithmetic = _ARITHMETIC.union(functions.__all__)
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         if isinstance(node, (ast.Lambda, ast.NamedExpr, ast.comprehension, ast.JoinedStr, ast.Await, ast.Yield)):
@@ -250,7 +252,7 @@ def _is_arithmetic(text: str) -> bool:
         if isinstance(node, ast.Call):
             if not isinstance(node.func, (ast.Name, ast.Attribute)):
                 return False
-            if isinstance(node.func, ast.Name) and node.func.id not in _ARITHMETIC:
+            if isinstance(node.func, ast.Name) and node.func.id not in arithmetic:
                 return False
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and not node.value.isidentifier():
             return False
