@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from deepfool.cli import app
 from deepfool.errors import InputError, RunError
 from deepfool.experiments import EXPERIMENTS, curves, measuring, reproduce, table1
+from deepfool.experiments.drawing import draw_figure_4, draw_figure_5
 from deepfool.experiments.paper import CLASSIFIERS, PLACES
 from deepfool.experiments.scales import SCALES
 
@@ -138,7 +139,28 @@ def test_the_page_in_a_browser(smoke, watch):
     assert seen.complaints == []
     assert seen.requests == []
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 400
+    cards = seen.page.locator(".gallery li")
+    assert cards.count() == len(PLACES) == 12
+    small = seen.page.locator(".gallery img")
+    assert small.count() >= 9, "a picture for each figure"
+    assert small.evaluate_all("all => all.every(each => each.naturalWidth > 0)")
+    assert cards.first.locator("tbody tr").count() >= 3, "a table shows its numbers"
+    cards.nth(2).locator("a").click()
+    assert seen.page.locator("#figure1 h2").evaluate("each => each.getBoundingClientRect().top") < 300
     assert seen.page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
     before = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     seen.page.click("#theme")
     assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+@pytest.mark.parametrize("name", ["figure4", "figure5"])
+def test_no_legend_is_cut_off(smoke, tmp_path, monkeypatch, name):
+    figures = []
+    drawing = pytest.importorskip("matplotlib.figure").Figure
+    monkeypatch.setattr(drawing, "savefig", lambda figure, *_, **__: figures.append(figure))
+    {"figure4": draw_figure_4, "figure5": draw_figure_5}[name](read(smoke[0], "geometry"), tmp_path)
+    (figure,) = figures
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x1 <= figure.bbox.x1
+    assert legend.x0 >= figure.axes[0].get_window_extent().x1, "nor does it lie on the drawing"

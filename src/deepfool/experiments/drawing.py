@@ -203,7 +203,7 @@ def draw_figure_4(result: Mapping[str, Any], folder: Path) -> list[str]:
         _arrow(axes, x0, x0 + r, "black")
         _point(axes, x0, "$x_0$", (-13, 3))
         axes.set_title(rf"$\hat l(x_0)$ = {found['nearest'] + 1}, distance {found['distance']:.3f}")
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        figure.legend(loc="outside right center")  # beside the axes, which are square and leave room
 
     return [_save(folder / "figure4.svg", (5.0, 3.6), draw)]
 
@@ -221,7 +221,7 @@ def draw_figure_5(result: Mapping[str, Any], folder: Path) -> list[str]:
                 _point(axes, b, f"$x_{i + 1}$", (6, -4))
         _point(axes, points[0], "$x_0$", (-13, 3))
         axes.set_title(f"{len(points) - 1} iterations to the boundary")
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        figure.legend(loc="outside right center")  # beside the axes, which are square and leave room
 
     return [_save(folder / "figure5.svg", (5.0, 3.6), draw)]
 

@@ -18,6 +18,7 @@ from deepfool import __version__, cache
 from deepfool.experiments import tabulation
 from deepfool.experiments.claims import judge_all
 from deepfool.experiments.drawing import draw_all
+from deepfool.experiments.gallery import make_card
 from deepfool.experiments.paper import CITATION, PLACES
 from deepfool.experiments.scales import find_scale
 from deepfool.experiments.session import MARK, read_results
@@ -36,6 +37,8 @@ class Section:
     key: str
     title: str
     place: str
+    experiment: str
+    """The experiment that it is made from."""
     about: str
     """What is shown here, and what the paper shows."""
     tables: list[Table] = field(default_factory=list)
@@ -48,8 +51,10 @@ def write_pages(out: Path) -> Path:
     results = read_results(out)
     mark = json.loads((out / MARK).read_text("utf-8"))
     drawn = draw_all(results, out / FIGURES)
+    sections = [_make_section(key, results, drawn.get(key, [])) for key in _ABOUT]
     context = {
-        "sections": [_make_section(key, results, drawn.get(key, [])) for key in _ABOUT],
+        "sections": sections,
+        "cards": [make_card(each.key, each.title, each.pictures, each.tables) for each in sections],
         "claims": judge_all(results),
         "scale": find_scale(mark["scale"]),
         "reproduced": tabulation.count_reproduced(results["table1"]) if "table1" in results else None,
@@ -76,7 +81,7 @@ def _make_section(key: str, results: Mapping[str, Mapping[str, Any]], pictures: 
     else:
         missing = result.get("missing") or ""
     tables = [] if missing or result is None else [make(result) for make in _TABLES.get(key, [])]
-    return Section(key, title, PLACES[key], about, tables, pictures, missing)
+    return Section(key, title, PLACES[key], experiment, about, tables, pictures, missing)
 
 
 _ABOUT: Mapping[str, tuple[str, str, str]] = {
