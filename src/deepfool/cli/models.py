@@ -110,8 +110,13 @@ def check_model(
         raise typer.Exit(1)
 
 
-@app.command("fetch", epilog="Example: deepfool models fetch googlenet")
-def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet.")) -> None:
+@app.command("fetch", epilog="Example: deepfool models fetch googlenet --from bvlc_googlenet.caffemodel")
+def fetch_model(
+    name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet."),
+    file: Path | None = typer.Option(
+        None, "--from", metavar="FILE", exists=True, dir_okay=False, help="Take the published file from here."
+    ),
+) -> None:
     """Download the published weights of a network into the cache. A file that is there already is checked and kept."""
 
     from deepfool.models.zoo import load
@@ -122,7 +127,7 @@ def fetch_model(name: str = typer.Argument(help="A network of the zoo: caffenet,
         load(name)  # raises with a hint if they are missing
         console.print(f"{name}: nothing to fetch, the weights are installed.", highlight=False)
         return
-    path = _download(entry, entry.published, console)
+    path = _download(entry, entry.published, console, file)
     load(name)
     console.print(f"{name}: fetched and checked (sha1 {entry.published.sha1})", soft_wrap=True, highlight=False)
     echo(str(path))
@@ -190,7 +195,7 @@ def _measure(model: nn.Module, data: Data, entry: Entry, batch: int = 100) -> fl
     return wrong / len(data)
 
 
-def _download(entry: Entry, published: Published, console: Console) -> Path:
+def _download(entry: Entry, published: Published, console: Console, file: Path | None) -> Path:
     import os
 
     from deepfool.datasets.download import download
@@ -199,9 +204,10 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
     # The user's own mirror (a folder on a server, or file:///...) replaces the published URL.
     mirror = os.environ.get("DEEPFOOL_MIRROR")
     url = f"{mirror.rstrip('/')}/{published.file}" if mirror else published.url
+    url = url if file is None else file.resolve().as_uri()
     try:
         with drawing(console, bytes=True) as bar:
-            bar.log(published.file, f"downloading {published.file}")
+            bar.log(published.file, f"{'downloading' if file is None else 'copying'} {published.file}")
 
             def draw(done: int, total: int | None) -> None:
                 bar.show(published.file, done, total)
@@ -210,6 +216,7 @@ def _download(entry: Entry, published: Published, console: Console) -> Path:
     except DataError as error:
         raise DataError(
             f"the weights of {entry.name} could not be fetched: {error}",
-            hint=f"on a machine with internet, get {published.url} (sha1 {published.sha1}); then put the file at "
-            f"{published.path}, or set DEEPFOOL_MIRROR to a server that has it",
+            hint=f"on a machine with internet, get {published.url} (sha1 {published.sha1}); then run "
+            f"deepfool models fetch {entry.name} --from FILE, put the file at {published.path}, or set DEEPFOOL_MIRROR "
+            "to a server that has it",
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,45 +13,53 @@ from torch import Tensor
 from deepfool.attacks.deepfool import deepfool
 from deepfool.attacks.fgsm import fgsm, smallest_eps
 from deepfool.datasets import load
+from deepfool.experiments.measuring import set_deepfool
 from deepfool.experiments.networks import Subject, find_subject, name_network
-from deepfool.experiments.paper import OVERSHOOT
+from deepfool.experiments.paper import OVERSHOOT, SMALL
 from deepfool.experiments.session import Session
+from deepfool.models.imagenet import list_names
 
-EXAMPLES = 3
+EXAMPLES, LOOKED_AT = 3, 60
+SHOWN_ON = ("caffenet", "googlenet", "nin-cifar10", "lenet-cifar10")
+"""The networks of Figure 1: the first that is there."""
 STRENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0)
 """alpha of Figure 8."""
 ONE, SEVEN = 1, 7
 
 
 def make_figure_1(session: Session) -> dict[str, Any]:
-    """CIFAR-10 images with the perturbations of DeepFool and FGSM, each just large enough to change the label.
+    """Images with the perturbations of DeepFool and FGSM, each just large enough to change the label.
 
-    The paper shows an image of ILSVRC 2012, which cannot be redistributed.
+    The paper shows an image of ILSVRC 2012, which cannot be redistributed: without CaffeNet's or GoogLeNet's weights
+    and a folder of ImageNet images, CIFAR-10 takes its place.
     """
-    name = next((n for n in ("nin-cifar10", "lenet-cifar10") if not isinstance(find_subject(session, n), str)), None)
-    if name is None:
-        return {"missing": find_subject(session, "lenet-cifar10")}
-    subject = find_subject(session, name)
-    if isinstance(subject, str):
-        return {"missing": subject}
-    session.report(f"pictures of {name}")
-    data = load("cifar10-sample")
-    x = data.batch(range(60))
-    y = data.labels[:60]
+    subjects = (find_subject(session, name) for name in SHOWN_ON)
+    subject = next((each for each in subjects if not isinstance(each, str)), None)
+    if subject is None:
+        return {"missing": find_subject(session, SHOWN_ON[-1])}
+    session.report(f"pictures of {subject.name}")
+    imagenet = subject.name not in SMALL
+    data = subject.pixels if imagenet else load("cifar10-sample")
+    classes = list_names() if imagenet else data.classes
+    x = data.batch(range(min(LOOKED_AT, len(data))))
     with torch.no_grad():
-        right = (subject.whole(x).argmax(1) == y).nonzero()[:, 0].tolist()
+        said = torch.cat([subject.whole(part).argmax(1) for part in torch.split(x, 1 if imagenet else LOOKED_AT)])
+    right = (said == data.labels[: len(x)]).nonzero()[:, 0].tolist()
     shown: dict[int, dict[str, Any]] = {}
-    for i in right:
-        if int(y[i]) not in shown and len(shown) < EXAMPLES:  # one image per class
-            each = _compare(subject, x[i : i + 1], data.classes)
+    for i in right or range(len(x)):  # a folder of images may be labelled otherwise than the network
+        if int(said[i]) not in shown and len(shown) < EXAMPLES:  # one image per class
+            each = _compare(subject, x[i : i + 1], classes)
             if each["fgsm"] is not None:
-                shown[int(y[i])] = each | {"index": i}
-    return {"missing": None, "network": name, "name": name_network(name), "examples": list(shown.values())}
+                shown[int(said[i])] = each | {"index": i}
+    return {
+        "missing": None if shown else "FGSM changed none of the images", "network": subject.name,
+        "name": name_network(subject.name), "examples": list(shown.values()),
+    }  # fmt: skip
 
 
-def _compare(subject: Subject, x: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
+def _compare(subject: Subject, x: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     """Both perturbations of an image, in pixels in [0, 1], with their relative sizes."""
-    found = deepfool(subject.whole, x, overshoot=OVERSHOOT)
+    found = deepfool(subject.whole, x, **set_deepfool(subject))
     least = smallest_eps(subject.whole, (x, found.label), share=1.0)
     other = fgsm(subject.whole, x, eps=least.eps) if least.reached else None
     return {
