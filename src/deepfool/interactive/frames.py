@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
-from deepfool.certificates.certificate import Proof
 from deepfool.errors import require
+from deepfool.outcomes import Evidence, Proof, Status
 from deepfool.runs.records import Run
 
 

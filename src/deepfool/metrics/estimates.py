@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.arguments import check_count, check_number
 from deepfool.errors import InputError
 from deepfool.metrics.arguments import check_values
+from deepfool.metrics.distributions import find_binomial_ranks
 from deepfool.metrics.formatting import format_estimate
 from deepfool.runs.rows import Floats, Ints
+from deepfool.values import check_count, check_number
 
 RESAMPLES = 2000
 
@@ -175,12 +176,7 @@ def find_ranks(n: int, q: float, confidence: float) -> tuple[int, int]:
     >>> find_ranks(10, 0.5, 0.95)
     (2, 8)
     """
-    from scipy import stats  # type: ignore[import-untyped]  # takes a second to import
-
-    tail = (1 - confidence) / 2
-    low = int(stats.binom.ppf(tail, n, q))
-    low += bool(stats.binom.cdf(low, n, q) <= tail)  # P(count < low) <= tail, with equality allowed
-    return low, int(stats.binom.ppf(1 - tail, n, q))
+    return find_binomial_ranks(n, q, (1 - confidence) / 2)
 
 
 def share(count: int, total: int, *, confidence: float = 0.95) -> Estimate:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.brackets import Bracket, find_bracket
 from deepfool.metrics.estimates import Estimate
 from deepfool.metrics.formatting import format_number, format_percent
 from deepfool.metrics.robustness import rho_adv, rho_answered
+from deepfool.outcomes import Evidence, Status
 from deepfool.runs.audit.checklist import Audit, Check, Verdict
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records
 

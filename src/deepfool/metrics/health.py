@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.conditions import Finding, count_words
-from deepfool.runs.audit.auditing import LEAST
+from deepfool.outcomes import Evidence, Status
+from deepfool.runs.audit.checklist import LEAST, read_audit
 from deepfool.runs.audit.checklist import Verdict as Outcome
-from deepfool.runs.audit.checklist import read_audit
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.manifests import read_number
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records, Row

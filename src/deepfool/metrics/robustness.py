@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics.arguments import check_norm, check_records
 from deepfool.metrics.estimates import RESAMPLES, Estimate, mean_with_interval, quantile, share
+from deepfool.outcomes import Status
 from deepfool.runs.rows import Floats, Ints, Records
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.arguments import check_records, check_runs
 from deepfool.metrics.brackets import find_bracket
 from deepfool.metrics.curves import accuracy_curve
@@ -28,8 +27,9 @@ from deepfool.metrics.robustness import (
 )
 from deepfool.metrics.setup import describe_setup
 from deepfool.metrics.verdict import tell_proofs, write_words
+from deepfool.outcomes import Evidence, Status
 from deepfool.runs.audit.checklist import read_audit
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records, says_convergence
 

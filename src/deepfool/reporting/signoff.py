@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from deepfool import __version__
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import clean_accuracy, find_bracket, find_warnings, mean_with_interval, relative_distances
 from deepfool.metrics.conditions import Verdict, count_words
 from deepfool.metrics.criteria import Criteria
 from deepfool.metrics.health import count_cautions
+from deepfool.outcomes import Status
 from deepfool.reporting.times import format_moment
 from deepfool.reporting.wording import format_estimate, format_number, format_percent, name_norm
 from deepfool.runs.audit.checklist import Audit

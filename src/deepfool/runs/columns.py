@@ -1,7 +1,7 @@
 """A records file as columns, fast: blocks of rows are decoded and checked together.
 
 The checks are those of `deepfool.runs.rows.find_fault`, on arrays. A block that is unusual in any way, damaged or only
-written by another hand, is refused here (`UnusualRowsError`), and the caller reads row by row, which says what is wrong.
+written by another hand, is refused (`UnusualRowsError`), and the caller reads row by row, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
+from deepfool.outcomes import Status
 from deepfool.runs.rows import (
     COUNTS,
     EVIDENCE,
@@ -54,9 +54,9 @@ class Part:
 
 
 def read_part(path: Path, p: float, start: int = 0, see: Callable[[bytes], None] = lambda _: None) -> Part:
-    """The finished batches from `start` on, where a batch begins; `UnusualRowsError` if they have to be read one by one.
+    """The finished batches from `start` on, where a batch begins; `see` gets all that is read, in its order.
 
-    `see` gets all that is read, in the order of the file.
+    An `UnusualRowsError` if they have to be read one by one.
     """
     blocks: list[dict[str, Column]] = []
     reasons: dict[str, int] = {}

@@ -36,7 +36,10 @@ _FORMAT = 1
 
 
 def read_records(path: Path, p: float) -> Records:
-    """All finished batches of a records file, sorted by index; `UnusualRowsError` if they have to be read one by one."""
+    """All finished batches of a records file, sorted by index.
+
+    An `UnusualRowsError` if they have to be read one by one.
+    """
     if not path.exists():
         return Records.of((), p)
     beside = path.with_name(COLUMNS)

@@ -26,13 +26,13 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from deepfool.attacks.shared.arguments import check_path
 from deepfool.errors import InputError, RunError
 from deepfool.runs import manifests
 from deepfool.runs.columns import UnusualRowsError
 from deepfool.runs.kept import read_records
 from deepfool.runs.proofs import join, read_certificates
 from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row, join_columns
+from deepfool.values import check_path
 
 MANIFEST = "manifest.json"
 RECORDS = "records.jsonl"

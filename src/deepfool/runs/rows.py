@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.attacks.shared.registry import ATTACKS, END_WITH_THE_FIRST
+from deepfool.outcomes import Evidence, Status
 from deepfool.runs.proofs import PROOFS, find_wrong_proof, join, read_lower
 
 Row = dict[str, Any]
