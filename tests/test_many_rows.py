@@ -105,7 +105,21 @@ def test_what_is_wrong_in_a_row_is_wrong_in_a_block(tmp_path, wrong):
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[]", b"3", b"{}", b"nonsense", b'{"index":1', b"{} {}", b'{"index":NaN}', b"\xff", b"[" * 100_000],
+    [
+        b"",
+        b"[]",
+        b"3",
+        b"{}",
+        b"nonsense",
+        b'{"index":1',
+        b"{} {}",
+        b"{},{}",
+        b"{},",
+        b'{"a":[{}\n{}]},{}',
+        b'{"index":NaN}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
     ids=lambda line: repr(line[:12]),
 )
 def test_a_line_that_is_no_row(tmp_path, line):
@@ -113,6 +127,20 @@ def test_a_line_that_is_no_row(tmp_path, line):
     path.write_bytes(path.read_bytes() + line + b"\n" + encode_row(make_row(2)) + encode_row(make_row(3)))
     with pytest.raises(UnusualRowsError):
         read_part(path, 2.0)
+
+
+def test_rows_that_reach_into_the_next_line_are_refused(tmp_path):
+    whole = encode_row(make_row(1)).rstrip()
+    lines = [b'{"more":[' + whole[:-1] + b"}", whole + b"]," + whole[1:]]  # three rows if the lines were joined
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\n".join([*lines, b""]))
+    with pytest.raises(UnusualRowsError):
+        read_part(path, 2.0)
+
+
+def test_brackets_in_a_reason_are_fine(tmp_path):
+    path = write_rows(tmp_path / "records.jsonl", [make_row(i, reason="[a] {b}") for i in range(4)])
+    assert_same(read_part(path, 2.0).records, read_slowly(path))
 
 
 def test_lines_written_by_another_hand_are_read_one_by_one(tmp_path, run):
@@ -250,7 +278,7 @@ def test_a_sample_twice_is_refused(run):
 
 
 def test_a_folder_that_cannot_be_written_is_read(run, monkeypatch):
-    def refuse(path, content):
+    def refuse(path, *content):
         raise kept.DataError("no room")
 
     monkeypatch.setattr(kept.cache, "write", refuse)

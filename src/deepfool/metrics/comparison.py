@@ -104,8 +104,10 @@ def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95
     check_records(a)
     check_records(b)
     norm, confidence = check_norm(norm), check_number(confidence, "confidence", 0, 1)
-    _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
-    one, other = a.pick(in_a), b.pick(in_b)
+    one, other = a, b
+    if not np.array_equal(a.index, b.index):
+        _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
+        one, other = a.pick(in_a), b.pick(in_b)
     if not np.allclose(one.x[norm], other.x[norm], rtol=1e-5, atol=0, equal_nan=True):
         raise RunError(
             "the two runs have different samples: the norms of x are not the same.",

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 from safetensors import SafetensorError
 
 from deepfool import cache
@@ -49,7 +48,7 @@ def read_records(path: Path, p: float) -> Records:
     records = _sort(_append(known.records, more.records))
     if len(more.records) >= FROM:
         with suppress(DataError):  # a folder that cannot be written is decoded each time
-            cache.write(beside, _encode(Part(records, more.end, more.read), digest.hexdigest()))
+            cache.write(beside, *_encode(Part(records, more.end, more.read), digest.hexdigest()))
     return records
 
 
@@ -68,8 +67,11 @@ def _append(first: Records, then: Records) -> Records:
     return Records.of_columns({name: join([mine[name], theirs[name]]) for name in mine}, first.p, tuple(codes))
 
 
-def _encode(part: Part, read: str) -> bytes:
-    """The file: each different column once, and a single number for a column that is the same everywhere."""
+def _encode(part: Part, read: str) -> list[Any]:
+    """The file: each different column once, and a single number for a column that is the same everywhere.
+
+    In parts, since `safetensors.numpy.save` would hold all of it in memory twice.
+    """
     columns: dict[str, Column] = {}
     same: dict[str, str] = {}
     for name, column in part.records.columns.items():
@@ -83,12 +85,21 @@ def _encode(part: Part, read: str) -> bytes:
         "format": _FORMAT, "rows": len(part.records), "end": part.end, "read": part.read, "sha256": read,
         "reasons": part.records.reasons, "same": same, "columns": _hash_columns(columns),
     }  # fmt: skip
-    # One entry, because the order of several is not fixed, and the same run must give the same file.
-    return safetensors.numpy.save(columns, {"about": json.dumps(about)})
+    order = sorted(columns, key=lambda name: -columns[name].itemsize)  # so that each begins at a multiple of its size
+    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about)}}
+    end = 0
+    for name in order:
+        start, end = end, end + columns[name].nbytes
+        kind = f"{columns[name].dtype.kind.upper()}{8 * columns[name].itemsize}"
+        header[name] = {"dtype": kind, "shape": list(columns[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *(columns[name].data for name in order)]
 
 
 def _are_same(one: Column, other: Column) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    bits = f"i{one.itemsize}"
+    return one.dtype == other.dtype and np.array_equal(one.view(bits), other.view(bits))
 
 
 def _hash_columns(columns: Mapping[str, Column]) -> str:
