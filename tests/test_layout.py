@@ -10,8 +10,8 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "display", "classifier", "attacks", "certificates", "models", "datasets", "runs",
-    "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
+    "errors", "cache", "outcomes", "values", "norms", "display", "classifier", "attacks", "certificates", "models",
+    "datasets", "runs", "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from deepfool.attacks.fmn import fmn as fmn
     from deepfool.attacks.lbfgs import lbfgs as lbfgs
     from deepfool.attacks.shared.adversarial import Adversarial as Adversarial
-    from deepfool.attacks.shared.adversarial import Evidence as Evidence
-    from deepfool.attacks.shared.adversarial import Status as Status
     from deepfool.attacks.smallest import smallest as smallest
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
     from deepfool.attacks.tighten import tighten as tighten
     from deepfool.certificates.certificate import Certificate as Certificate
-    from deepfool.certificates.certificate import Proof as Proof
     from deepfool.certificates.certifying import certify as certify
     from deepfool.classifier import Classifier as Classifier
     from deepfool.interactive.evaluation import evaluate as evaluate
     from deepfool.interactive.evaluation import finetune as finetune
     from deepfool.interactive.runs import Run as Run
+    from deepfool.outcomes import Evidence as Evidence
+    from deepfool.outcomes import Proof as Proof
+    from deepfool.outcomes import Status as Status
     from deepfool.runs.audit.auditing import audit as audit
     from deepfool.runs.audit.checklist import Audit as Audit
 
@@ -49,11 +49,11 @@ _HOME = {
     "Audit": "deepfool.runs.audit.checklist",
     "Certificate": "deepfool.certificates.certificate",
     "Classifier": "deepfool.classifier",
-    "Evidence": "deepfool.attacks.shared.adversarial",
-    "Proof": "deepfool.certificates.certificate",
+    "Evidence": "deepfool.outcomes",
+    "Proof": "deepfool.outcomes",
     "Run": "deepfool.interactive.runs",
     "SmallestEps": "deepfool.attacks.fgsm",
-    "Status": "deepfool.attacks.shared.adversarial",
+    "Status": "deepfool.outcomes",
     "affine": "deepfool.attacks.affine",
     "audit": "deepfool.runs.audit.auditing",
     "certify": "deepfool.certificates.certifying",

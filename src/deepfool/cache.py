@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deepfool.errors import DataError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def home() -> Path:
@@ -39,8 +43,10 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, *content: Buffer) -> None:
     """Write a file under a temporary name and rename it, so that nobody ever reads half of it.
+
+    A large content may come in parts, so that it need not be joined in memory.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -52,7 +58,7 @@ def write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            stream.writelines(content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

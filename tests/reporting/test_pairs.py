@@ -11,7 +11,8 @@ from deepfool import Run, evaluate
 from deepfool.datasets import load
 from deepfool.reporting.page import render_report, write_report
 from deepfool.reporting.pairs import MOST, show_side_by_side
-from deepfool.runs.gallery import GALLERY, IN_COMMON, choose_common
+from deepfool.runs.collecting import choose_common
+from deepfool.runs.gallery import GALLERY, IN_COMMON
 from tests.cli.test_compare import other_model
 from tests.test_gates import healthy, with_identity
 

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-
-class Proof(IntEnum):
-    """What is known about one sample."""
-
-    EXACT = 0
-    """`lower` and `upper` meet within 0.1 %: this is the smallest perturbation."""
-    CERTIFIED = 1
-    """No perturbation smaller than `lower` changes the decision."""
-    NONE = 2
-    """Nothing could be proved; `reason` says why. `lower` is 0."""
+from deepfool.outcomes import Proof as Proof
 
 
 @dataclass(frozen=True)

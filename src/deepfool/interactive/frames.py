@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
-from deepfool.certificates.certificate import Proof
 from deepfool.errors import require
+from deepfool.outcomes import Evidence, Proof, Status
 from deepfool.runs.records import Run
 
 
@@ -31,7 +30,7 @@ def to_pandas(run: Run) -> Any:
     """
     pandas = require("pandas", extra="pandas", purpose="a data frame")
     records = run.records()
-    reasons = {row["index"]: row["reason"] for row in run.rows() if "reason" in row}
+    reasons = (*records.reasons, "")  # -1 is the last
     certified = bool(records.certified.any())
     proofs = [None if code < 0 else Proof(code).name for code in records.proof.tolist()]
     kinds = {-1: None, **{int(each): each.name.lower() for each in Evidence}}
@@ -54,7 +53,7 @@ def to_pandas(run: Run) -> Any:
         "converged": _with_gaps(pandas, records.converged, "boolean"),
         **({"lower": records.lower, "proof": proofs, "proof_upper": records.proof_upper} if certified else {}),
         "seconds": records.seconds,
-        "reason": [reasons.get(index, "") for index in records.index.tolist()],
+        "reason": [reasons[code] for code in records.reason.tolist()],
     }
     return pandas.DataFrame(columns, index=pandas.Index(records.index, name="sample"))
 

@@ -1,6 +1,7 @@
 """METRICS: pure functions of records.
 
     estimates.py    a number with its interval: means, quantiles, shares
+    distributions.py  binomial ranks, and the signed-rank test
     formatting.py   numbers as people write them
     robustness.py   rho_adv, distances, classes; how samples that were not fooled count
     brackets.py     certified <= true <= found

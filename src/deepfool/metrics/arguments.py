@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.arguments import as_number
 from deepfool.errors import InputError
 from deepfool.runs.records import Run
 from deepfool.runs.rows import NORMS, Floats, Records
+from deepfool.values import as_number
 
 
 def check_norm(norm: str) -> str:

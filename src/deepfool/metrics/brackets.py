@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
-from deepfool.certificates.certificate import Proof
 from deepfool.metrics.arguments import check_records
 from deepfool.metrics.estimates import RESAMPLES, Estimate, mean_with_interval, share
+from deepfool.outcomes import Proof, Status
 from deepfool.runs.proofs import EXACT, check_order
 from deepfool.runs.rows import Floats, Records
 

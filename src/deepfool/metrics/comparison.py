@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
-from deepfool.attacks.shared.arguments import check_number
 from deepfool.errors import RunError
 from deepfool.metrics.arguments import check_norm, check_records, check_runs
 from deepfool.metrics.brackets import Bracket, find_bracket
+from deepfool.metrics.distributions import signed_rank_test
 from deepfool.metrics.estimates import Estimate, as_json, find_ranks, mean_with_interval, quantile
 from deepfool.metrics.robustness import rho_adv
+from deepfool.outcomes import Status
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Floats, Records
+from deepfool.values import check_number
 
 FEWEST = 20
 """With fewer samples, an interval is not to be trusted. Measured on simulated distances (4,000 draws of each): the true
@@ -103,8 +104,10 @@ def compare(a: Records, b: Records, norm: str = "p", *, confidence: float = 0.95
     check_records(a)
     check_records(b)
     norm, confidence = check_norm(norm), check_number(confidence, "confidence", 0, 1)
-    _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
-    one, other = a.pick(in_a), b.pick(in_b)
+    one, other = a, b
+    if not np.array_equal(a.index, b.index):
+        _, in_a, in_b = np.intersect1d(a.index, b.index, return_indices=True)
+        one, other = a.pick(in_a), b.pick(in_b)
     if not np.allclose(one.x[norm], other.x[norm], rtol=1e-5, atol=0, equal_nan=True):
         raise RunError(
             "the two runs have different samples: the norms of x are not the same.",
@@ -154,12 +157,10 @@ def _signed_rank(difference: Floats) -> float:
     moved = difference[difference != 0]
     if not len(moved):
         return 1.0
-    from scipy.stats import wilcoxon  # type: ignore[import-untyped]
-
     # Only ranks count, so any value beyond the largest difference can stand in for an infinite one.
     finite = np.abs(moved[np.isfinite(moved)])
     beyond = 2 * float(finite.max(initial=1.0))
-    return float(wilcoxon(np.clip(moved, -beyond, beyond)).pvalue)
+    return signed_rank_test(np.clip(moved, -beyond, beyond))
 
 
 def check_same_data(a: Run, b: Run) -> None:

@@ -26,11 +26,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from deepfool.attacks.shared.arguments import check_path
 from deepfool.errors import DataError, InputError
 from deepfool.metrics.conditions import Verdict
 from deepfool.metrics.gates import check, plan
 from deepfool.runs.records import Run
+from deepfool.values import check_path
 
 CRITERIA = "criteria.toml"
 """The report looks for this file in the run folder."""

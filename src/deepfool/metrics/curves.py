@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
-from deepfool.attacks.shared.arguments import check_count
 from deepfool.errors import InputError, RunError
 from deepfool.metrics.arguments import as_floats, check_eps, check_norm, check_records
 from deepfool.metrics.brackets import accuracy_band
 from deepfool.metrics.estimates import find_wilson
 from deepfool.metrics.robustness import distances
+from deepfool.outcomes import Status
 from deepfool.runs.rows import Floats, Records
+from deepfool.values import check_count
 
 
 @dataclass(frozen=True)

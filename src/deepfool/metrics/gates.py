@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.arguments import as_number, check_count, check_flag, check_path
 from deepfool.errors import InputError, RunError
 from deepfool.metrics import health
 from deepfool.metrics.brackets import find_bracket
@@ -34,6 +33,7 @@ from deepfool.metrics.junit import to_junit
 from deepfool.metrics.regression import find_regression, parse_drop
 from deepfool.metrics.robustness import clean_accuracy, relative_distances
 from deepfool.runs.records import MANIFEST, Run
+from deepfool.values import as_number, check_count, check_flag, check_path
 
 __all__ = ["Gate", "Verdict", "check", "parse_share", "plan", "to_junit"]
 

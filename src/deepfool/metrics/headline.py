@@ -13,13 +13,15 @@ from enum import Enum
 from math import isnan
 from typing import Any
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
+import numpy as np
+
 from deepfool.metrics.brackets import Bracket, find_bracket
 from deepfool.metrics.estimates import Estimate
 from deepfool.metrics.formatting import format_number, format_percent
 from deepfool.metrics.robustness import rho_adv, rho_answered
+from deepfool.outcomes import Evidence, Status
 from deepfool.runs.audit.checklist import Audit, Check, Verdict
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records
 
@@ -125,7 +127,8 @@ def choose_headline(run: Run, records: Records, audit: Audit | None = None) -> H
     ...     choose_headline(run, run.records()).standing.value
     'sound'
     """
-    rho, answered = rho_adv(records, "p"), rho_answered(records, "p")
+    rho = rho_adv(records, "p")
+    answered = rho if rho.exact else rho_answered(records, "p")
     searched, unanswered = int((records.status != Status.MISCLASSIFIED).sum()), int(records.censored.sum())
     misled = [*_find_random(run), *_find_blind(records)]
     cautions = _list(audit, Verdict.CAUTION)
@@ -148,18 +151,24 @@ def choose_headline(run: Run, records: Records, audit: Audit | None = None) -> H
     elif isnan(rho.value):
         standing = Standing.UNDEFINED
     return Headline(
-        standing, rho, answered, searched, unanswered, count_failures(run) if unanswered else {},
+        standing, rho, answered, searched, unanswered, count_failures(records) if unanswered else {},
         tuple(_say(check) for check in [*failed, *misled, *loose]),
         comparable=standing in (Standing.SOUND, Standing.LOOSE), bracket=find_bracket(records),
     )  # fmt: skip
 
 
-def count_failures(run: Run) -> dict[str, int]:
-    """Why searches had no answer, and how many, the most common first."""
-    ended = (Status.STUCK.name, Status.EXHAUSTED.name)
-    return dict(
-        Counter(row.get("reason") or row["status"] for row in run.rows() if row["status"] in ended).most_common()
-    )
+def count_failures(records: Records) -> dict[str, int]:
+    """Why searches had no answer, and how many, the most common first; by their status if they do not say.
+
+    >>> rows = [{"status": "STUCK"}, *2 * [{"status": "EXHAUSTED", "reason": "not fooled in 9 steps"}]]
+    >>> count_failures(Records.of(rows, p=2))
+    {'not fooled in 9 steps': 2, 'STUCK': 1}
+    """
+    found: Counter[str] = Counter()
+    for status in (Status.STUCK, Status.EXHAUSTED):
+        counts = records.count_reasons(np.asarray(records.status == status))
+        found.update({reason or status.name: count for reason, count in counts.items()})
+    return dict(found.most_common())
 
 
 def _find_random(run: Run) -> list[Check]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
+import numpy as np
+
 from deepfool.metrics.conditions import Finding, count_words
-from deepfool.runs.audit.auditing import LEAST
+from deepfool.outcomes import Evidence, Status
+from deepfool.runs.audit.checklist import LEAST, read_audit
 from deepfool.runs.audit.checklist import Verdict as Outcome
-from deepfool.runs.audit.checklist import read_audit
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.manifests import read_number
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records, Row
@@ -42,12 +43,31 @@ def find_samples(subject: Subject, least: int) -> Finding:
 
 def find_cautioned(subject: Subject, most: int) -> Finding:
     """Few enough rows that come with a caution (see `why_cautioned`)."""
-    reasons = Counter(why for row in subject.run.rows() if (why := why_cautioned(row)))
+    reasons = count_cautions(subject.records)
     count = sum(reasons.values())
     why = f"{count} of {len(subject.records)} rows come with a caution"
     if reasons:
         why += f" ({'; '.join(f'{n}: {reason}' for reason, n in reasons.most_common(3))})"
     return Finding(count <= most, why)
+
+
+def count_cautions(records: Records) -> Counter[str]:
+    """Why rows come with a caution (see `why_cautioned`), and how many.
+
+    >>> rows = [{"status": "STUCK"}, {"status": "FOOLED", "evidence": "scores"}, {"status": "FOOLED"}]
+    >>> sorted(count_cautions(Records.of(rows, p=2)).items())
+    [('found by scores', 1), ('no answer, STUCK', 1)]
+    """
+    kinds = {int(each): each.name.lower() for each in Evidence}
+    found: Counter[str] = Counter()
+    for status in Status:
+        for code in (*kinds, -1):
+            alike = (records.status == status) & (records.evidence == code)
+            row = {"status": status.name} | ({"evidence": kinds[code]} if code >= 0 else {})
+            for reason, count in records.count_reasons(np.asarray(alike)).items() if alike.any() else ():
+                if why := why_cautioned({**row, "reason": reason}):
+                    found[why] += count
+    return found
 
 
 def why_cautioned(row: Row) -> str:

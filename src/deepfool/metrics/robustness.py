@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics.arguments import check_norm, check_records
 from deepfool.metrics.estimates import RESAMPLES, Estimate, mean_with_interval, quantile, share
+from deepfool.outcomes import Status
 from deepfool.runs.rows import Floats, Ints, Records
 
 
@@ -123,10 +123,11 @@ def per_class(records: Records, norm: str = "l2", *, seed: int = 0, resamples: i
     found = {}
     for label in np.unique(check_records(records).label).tolist():
         part = records.pick(records.label == label)
+        rho = rho_adv(part, norm, seed=seed, resamples=resamples)
         found[label] = {
             "samples": len(part),
-            "rho_adv": rho_adv(part, norm, seed=seed, resamples=resamples),
-            "rho_answered": rho_answered(part, norm, seed=seed, resamples=resamples),
+            "rho_adv": rho,
+            "rho_answered": rho if rho.exact else rho_answered(part, norm, seed=seed, resamples=resamples),
             "unanswered": int(part.censored.sum()),
             "median": quantile(relative_distances(part, norm), 0.5),
             "fooled": share_fooled(part),

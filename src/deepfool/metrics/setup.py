@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepfool.attacks.shared.registry import ATTACKS, find_attack
+from deepfool.attacks.shared.registry import ATTACKS, read_defaults
 from deepfool.errors import DeepFoolError
 from deepfool.metrics.formatting import format_number
 from deepfool.runs.gallery import read_gallery
@@ -95,24 +94,13 @@ def find_unusual(attack: Mapping[str, Any]) -> dict[str, Any]:
     >>> find_unusual({"name": "deepfool", "knobs": {"overshoot": 0.02, "max_iter": 2, "bounds": [0, 1]}})
     {'max_iter': 2}
     """
-    usual = _find_defaults(str(attack["name"]))
+    # Of other attacks none are known: code named by a manifest is never imported, not even for its defaults.
+    usual = read_defaults(attack["name"]) if attack["name"] in ATTACKS else {}
     return {
         name: value
         for name, value in attack["knobs"].items()
         if name != "bounds" and (usual[name] != value if name in usual else value is not None)
     }
-
-
-def _find_defaults(name: str) -> dict[str, Any]:
-    """The defaults of an attack of the package; of other attacks none are known.
-
-    Code named by a manifest is never imported, not even for its defaults.
-    """
-    try:
-        parameters = inspect.signature(find_attack(name)).parameters.values() if name in ATTACKS else ()
-    except DeepFoolError:
-        return {}
-    return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.metrics.arguments import check_records, check_runs
 from deepfool.metrics.brackets import find_bracket
 from deepfool.metrics.curves import accuracy_curve
@@ -28,10 +27,11 @@ from deepfool.metrics.robustness import (
 )
 from deepfool.metrics.setup import describe_setup
 from deepfool.metrics.verdict import tell_proofs, write_words
+from deepfool.outcomes import Evidence, Status
 from deepfool.runs.audit.checklist import read_audit
-from deepfool.runs.consistency import list_cautions
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.records import Run
-from deepfool.runs.rows import Records, Row, says_convergence
+from deepfool.runs.rows import Records, says_convergence
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -85,7 +85,7 @@ def summarize(
         "fooled": share_fooled(records),
         "rho_adv": rho["p"],
         "rho_adv_l2": rho["l2"],
-        "rho_answered": rho_answered(records, "p", confidence=confidence, seed=seed),
+        "rho_answered": rho["p"] if rho["p"].exact else rho_answered(records, "p", confidence=confidence, seed=seed),
         "bracket": None if bracket is None else bracket.as_dict(),
         "robust_accuracy": [asdict(each) for each in accuracy_at_radii(run, records, eps)],
         "quantiles_relative": {f"{q:g}": quantile(ratios, q, confidence=confidence) for q in QUANTILES},
@@ -164,15 +164,11 @@ def find_notes(run: Run, records: Records) -> list[str]:
             f"{count} of {int(records.fooled.sum())} perturbations had not converged: with more passes they would "
             f"still get smaller."
         )
-    for reason, count in Counter(row["reason"] for row in run.rows() if _is_remark(row)).most_common(3):
-        found.append(f"{count} of the fooled samples: {reason}.")
+    remarks = [each for each in records.count_reasons(records.fooled).items() if each[0]]
+    found += [f"{count} of the fooled samples: {reason}." for reason, count in remarks[:3]]
     sessions = [session for session in run.manifest["sessions"] if isinstance(session, dict)]
     noted = [list_cautions(session["scores"]) for session in sessions if isinstance(session.get("scores"), dict)]
     found += dict.fromkeys(caution for cautions in noted for caution in cautions)
     if zero := int((records.x["l2"] == 0).sum()):
         found.append(f"{zero} samples are all zeros and have no relative distance: rho_adv leaves them out.")
     return found
-
-
-def _is_remark(row: Row) -> bool:
-    return row["status"] == Status.FOOLED.name and "reason" in row

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import accuracy_curve, confusion, per_class, relative_distances
+from deepfool.outcomes import Status
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Floats, Records

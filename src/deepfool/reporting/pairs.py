@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.display.pixels import colour, lay_out, to_data_uri
 from deepfool.errors import DeepFoolError
 from deepfool.metrics import Estimate
 from deepfool.metrics.pairing import Pairing, pair
+from deepfool.outcomes import Status
 from deepfool.reporting.naming import name_class, names_of_run
 from deepfool.reporting.wording import format_number, format_percent, name_norm
 from deepfool.runs.gallery import Stored, read_gallery

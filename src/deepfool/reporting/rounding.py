@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import check_count
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
+from deepfool.values import check_count
 
 GROWTH = 1.02
 MOST_TRIES = 400

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from deepfool import __version__
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.metrics import clean_accuracy, find_bracket, find_warnings, mean_with_interval, relative_distances
 from deepfool.metrics.conditions import Verdict, count_words
 from deepfool.metrics.criteria import Criteria
-from deepfool.metrics.health import why_cautioned
+from deepfool.metrics.health import count_cautions
+from deepfool.outcomes import Status
 from deepfool.reporting.times import format_moment
 from deepfool.reporting.wording import format_estimate, format_number, format_percent, name_norm
 from deepfool.runs.audit.checklist import Audit
@@ -154,7 +154,7 @@ def _list_cautions(run: Run, records: Records, audit: Audit | None) -> list[str]
     else:
         checks = sorted(audit.checks, key=lambda check: check.verdict is not Outcome.FAIL)  # what failed comes first
         found += [f"Audit, {check.verdict}: {check.sentence}" for check in checks if check.verdict is not Outcome.PASS]
-    if cautioned := sum(bool(why_cautioned(row)) for row in run.rows()):
+    if cautioned := sum(count_cautions(records).values()):
         found.append(f"{cautioned} of {count_words(len(records), 'row')} come with a caution.")
     found += [warning[:1].upper() + warning[1:] for warning in find_warnings(run, records)]
     verified = read_verification(run, len(records))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from deepfool.metrics.formatting import format_number
-from deepfool.runs.evaluation import Progress
+
+if TYPE_CHECKING:
+    from deepfool.runs.evaluation import Progress
 
 
 def format_duration(seconds: float | None) -> str:

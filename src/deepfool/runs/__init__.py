@@ -3,6 +3,8 @@
 manifests.py      what a run is: its identity, and where it was measured
 naming.py         the default folder of a run
 rows.py           one row per sample: its fields, the checks on them, and the rows as columns
+columns.py        a records file as columns, read in blocks
+kept.py           the columns of a large run, kept beside its records
 records.py        a run folder, for reading
 writing.py        the one process that writes a run folder
 merging.py        several runs joined into one
@@ -15,7 +17,9 @@ ray_cluster.py    workers on a Ray cluster
 audit/            how far to trust what was measured: a checklist
 labels.py         whether the labels of the data are those of the model
 consistency.py    whether the scores of a model are stable
-gallery.py        the samples that the report shows, kept when a run completes
+cautions.py       what that found, as warnings
+gallery.py        the samples that the report shows
+collecting.py     their pictures, kept when a run completes
 verification.py   check a run again from its stored perturbations
 verified.py       what that found, kept in the run folder
 """

@@ -17,31 +17,21 @@ import filelock
 import torch
 
 from deepfool import __version__
-from deepfool.attacks.shared.adversarial import Status
-from deepfool.attacks.shared.arguments import check_callable
-from deepfool.certificates.certificate import Proof
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data
 from deepfool.errors import RunError
 from deepfool.models.sources import Source
+from deepfool.outcomes import Proof, Status
 from deepfool.runs import manifests
 from deepfool.runs.execution import choose_device
-from deepfool.runs.proofs import (
-    CERTIFICATES,
-    PAUSE,
-    QUESTION,
-    check_certifiable,
-    check_seconds,
-    choose_together,
-    describe_question,
-    find_end,
-    prove,
-)
+from deepfool.runs.proofs import CERTIFICATES, QUESTION, describe_question, find_end
+from deepfool.runs.proving import PAUSE, check_certifiable, check_seconds, choose_together, prove
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Row, encode_row
 from deepfool.runs.verification import find_subjects
 from deepfool.runs.worker import DTYPES, read_classifier
 from deepfool.runs.writing import LOCK, unwritable, write_all
+from deepfool.values import check_callable
 
 TOGETHER = 32
 """Samples at once, at most."""

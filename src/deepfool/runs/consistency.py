@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -61,27 +60,6 @@ def look_twice(
             return {"repeatable": True, "independent": independent, "difference": _as_json(difference)}
     except Exception:  # the attack will raise a better error
         return unknown
-
-
-def list_cautions(facts: Mapping[str, Any]) -> list[str]:
-    """The result of `look_twice` as warnings for the reader, if there is something to warn of.
-
-    >>> list_cautions({"repeatable": True, "independent": False, "difference": 0.5})[0][:50]
-    'the scores of a sample depend on the others in its'
-    """
-    size = facts.get("difference")
-    much = f" (by {size:.2g} of their size)" if isinstance(size, float) and size > 0 else ""
-    if facts.get("repeatable") is False:
-        return [
-            f"the model gave other scores for the same inputs when it was called again{much}: it is random, and so "
-            f"are the distances."
-        ]
-    if facts.get("independent") is False:
-        return [
-            f"the scores of a sample depend on the others in its batch{much}: so do the distances. Normalisation with "
-            f"batch statistics does this."
-        ]
-    return []
 
 
 def _look_alone(module: nn.Module, x: Tensor, like: Tensor) -> Tensor:

@@ -34,13 +34,14 @@ from deepfool.errors import InputError, RunError
 from deepfool.models.sources import Source, resolve
 from deepfool.runs import consistency, manifests
 from deepfool.runs.audit.auditing import audit_at_the_end, is_audited
+from deepfool.runs.cautions import list_cautions
 from deepfool.runs.certifying import certify_rows
+from deepfool.runs.collecting import keep_gallery
 from deepfool.runs.execution import choose_device
-from deepfool.runs.gallery import keep_gallery
 from deepfool.runs.labels import check_true_labels, match_labels
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.naming import default_folder
-from deepfool.runs.proofs import check_certifiable, check_seconds, choose_together
+from deepfool.runs.proving import check_certifiable, check_seconds, choose_together
 from deepfool.runs.ray_cluster import check_address, run_on_ray
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Group, Ints, Row
@@ -258,7 +259,7 @@ def _look_at_model(writer: RunWriter, module: nn.Module, x: torch.Tensor, job: J
     """Check on a few samples whether the scores are stable; note the outcome, and warn if they are not."""
     facts = consistency.look_twice(module, x, device=job.device, dtype=DTYPES[job.dtype])
     writer.note(scores=facts)
-    for caution in consistency.list_cautions(facts):
+    for caution in list_cautions(facts):
         warnings.warn(caution, consistency.InconsistentModelWarning, stacklevel=4)  # of who calls deepfool.evaluate
 
 

@@ -17,14 +17,16 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from deepfool import __version__
-from deepfool.attacks.shared.arguments import as_whole, check_count
 from deepfool.errors import InputError
+from deepfool.values import as_whole, check_count
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 1
 """Increased when the layout of a run folder changes."""
@@ -44,16 +46,18 @@ def describe_value(value: Any) -> Any:
         return {str(key): describe_value(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [describe_value(each) for each in value]
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return _describe_array(torch.as_tensor(value))
     if isinstance(value, np.generic):
         return describe_value(value.item())
+    import torch  # not at the top: manifests are read without it
+
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _describe_array(torch.as_tensor(value))
     if callable(value):
         return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     raise InputError(f"a knob must be a plain value, a tensor or a function, got {type(value).__name__}.")
 
 
-def _describe_array(value: torch.Tensor) -> Any:
+def _describe_array(value: Tensor) -> Any:
     if value.ndim == 0:
         return describe_value(value.item())
     from deepfool.datasets.data import hash_tensors
@@ -276,6 +280,8 @@ def describe_session(**facts: Any) -> dict[str, Any]:
     >>> sorted(describe_session(device="cpu"))[:3]
     ['command', 'cpus', 'deepfool']
     """
+    import torch
+
     return {
         "started": now(),
         "command": shlex.join(sys.argv),

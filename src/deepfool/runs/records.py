@@ -4,6 +4,7 @@
     records.jsonl          one row per sample (see `deepfool.runs.rows`), in the order in which batches finished
     perturbations/         r itself, one safetensors file per batch, if it was asked for
     certificates.jsonl     certificates that were added later (see `deepfool.runs.proofs`); the rows stay as they are
+    columns.safetensors    the rows of a large run as columns, to read them faster (see `deepfool.runs.kept`)
 
 Rows are checked when they are read. A row with a wrong type, a sample that is not part of the run, or a second row for
 the same sample is an error.
@@ -25,11 +26,13 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from deepfool.attacks.shared.arguments import check_path
 from deepfool.errors import InputError, RunError
 from deepfool.runs import manifests
+from deepfool.runs.columns import UnusualRowsError
+from deepfool.runs.kept import read_records
 from deepfool.runs.proofs import join, read_certificates
-from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row
+from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row, join_columns
+from deepfool.values import check_path
 
 MANIFEST = "manifest.json"
 RECORDS = "records.jsonl"
@@ -90,7 +93,7 @@ class Run:
     @property
     def count(self) -> int:
         """How many rows there are so far."""
-        return sum(len(group) for group in self.groups())
+        return len(self.records())
 
     def groups(self) -> Iterator[list[Row]]:
         """The rows of each finished batch, checked: samples of this run only, each at most once.
@@ -111,8 +114,13 @@ class Run:
 
     def records(self) -> Records:
         """All rows as columns, sorted by index."""
-        found = Records.of(self.rows(), self.p)
-        return found.pick(np.argsort(found.index, kind="stable"))
+        try:
+            found = read_records(self.folder / RECORDS, self.p)
+            _check_samples(found.index, self.selection)
+        except UnusualRowsError:  # one by one: slower, and an error says what is wrong where
+            found = Records.of(self.rows(), self.p)
+            return found.pick(np.argsort(found.index, kind="stable"))
+        return join_columns(found, read_certificates(self.folder, self.identity))
 
     def perturbations(self) -> Iterator[tuple[list[Row], np.ndarray[Any, Any]]]:
         """The rows of each batch with their perturbations."""
@@ -216,6 +224,14 @@ class Ledger:
 
 
 _WANTED, _DONE = 1, 2
+
+
+def _check_samples(index: Ints, selection: Ints) -> None:
+    """As a `Ledger`, for sorted indices: samples of the run only, each at most once."""
+    wanted = np.zeros(int(selection.max(initial=-1)) + 2, bool)
+    wanted[selection] = True
+    if len(index) and (index[-1] >= len(wanted) or not wanted[index].all() or not (np.diff(index) > 0).all()):
+        raise UnusualRowsError
 
 
 def read_shard(folder: Path, group: Sequence[Row]) -> np.ndarray[Any, Any]:

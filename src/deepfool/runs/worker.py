@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
-from deepfool.attacks.shared.arguments import check_count
 from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
@@ -26,8 +25,9 @@ from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memor
 from deepfool.models.sources import Source, resolve
 from deepfool.norms import check_p, norm
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
-from deepfool.runs.proofs import prove
+from deepfool.runs.proving import prove
 from deepfool.runs.rows import Group, Row
+from deepfool.values import check_count
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-
-class Status(IntEnum):
-    """How the search for one sample ended. Only `FOOLED` rows carry a perturbation that does what it should."""
-
-    FOOLED = 0
-    """A fresh forward pass at the returned point gave another label (or the target)."""
-    STUCK = 1
-    """There was no usable direction to go: a zero or non-finite gradient or score, or no room inside the bounds."""
-    EXHAUSTED = 2
-    """The iterations (or the budget) ran out."""
-    MISCLASSIFIED = 3
-    """True labels were given and the model was already wrong: nothing was searched for."""
-
-
-class Evidence(IntEnum):
-    """What a perturbation was found by, and so how far its norm can be trusted; of a fooled row."""
-
-    GRADIENTS = 0
-    """The model's own gradients."""
-    REPAIRED = 1
-    """Gradients past an operation that hides them (rounding, a saturated last layer): `reason` names it."""
-    SCORES = 2
-    """The scores alone, by random search: the smallest perturbation may be smaller."""
-    DECISIONS = 3
-    """The predicted labels alone: the smallest perturbation may be much smaller."""
+from deepfool.outcomes import Evidence as Evidence
+from deepfool.outcomes import Status as Status
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.errors import DeepFoolError, InputError, is_out_of_memory
 
-Attack = Callable[..., Adversarial]
+if TYPE_CHECKING:
+    from deepfool.attacks.shared.adversarial import Adversarial
+
+Attack: TypeAlias = "Callable[..., Adversarial]"
 
 ATTACKS: dict[str, str] = {
     "deepfool": "deepfool.attacks.deepfool:deepfool",
@@ -30,6 +34,9 @@ END_WITH_THE_FIRST = ("deepfool", "superdeepfool", "fgsm")
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+SHARED = {"bounds": None, "target": None, "mask": None, "threshold": None, "outputs": "auto", "labels": None}
+"""What every attack takes besides its own arguments, with the defaults; `task.Shared` has the types."""
 
 SET_BY_THE_RUN = ("labels", "seed")
 """What is not a knob: it belongs to the data, or to the run as a whole."""
@@ -88,6 +95,8 @@ def run_attack(attack: Attack, model: Any, x: Any, knobs: Mapping[str, Any]) -> 
     ...
     deepfool.errors.InputError: the attack ... must return an Adversarial of 2 rows, got [1, 2].
     """
+    from deepfool.attacks.shared.adversarial import Adversarial  # not at the top: names are looked up without torch
+
     name = name_attack(attack)
     try:
         found = attack(model, x, **knobs)
@@ -147,6 +156,22 @@ def list_knobs(attack: Attack) -> dict[str, Any]:
     parameters = inspect.signature(attack).parameters.values()
     taken = _list_taken(attack)
     return {each.name: each.default for each in parameters if each.kind in _BY_NAME and each.name not in taken}
+
+
+def read_defaults(name: str) -> dict[str, Any]:
+    """The parameters of an attack of the table that have defaults, read from its source: nothing is imported.
+
+    >>> read_defaults("deepfool")["overshoot"]
+    0.02
+    """
+    module, _, function = ATTACKS[name].partition(":")
+    file = Path(__file__).parents[1] / f"{module.rpartition('.')[2]}.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    [given] = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    places = given.args[len(given.args) - len(given.defaults) :]
+    pairs = zip([*places, *given.kwonlyargs], [*given.defaults, *given.kw_defaults], strict=True)
+    own = {argument.arg: ast.literal_eval(default) for argument, default in pairs if default is not None}
+    return {**own, **{each: value for each, value in SHARED.items() if each not in own}}
 
 
 def _list_taken(attack: Attack) -> set[str]:

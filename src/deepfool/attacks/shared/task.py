@@ -32,6 +32,7 @@ from deepfool.attacks.shared.arguments import (
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.goals import Leave, Reach
 from deepfool.attacks.shared.question import Question
+from deepfool.attacks.shared.registry import SHARED
 from deepfool.attacks.shared.rounding import Rounding
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import Tangent
@@ -69,7 +70,7 @@ def attack(function: F) -> F:
     before = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     known = {each.name for each in before}
     shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="auto" if name == "outputs" else None)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=SHARED[name])
         for name in Shared.__annotations__
         if name not in known
     ]

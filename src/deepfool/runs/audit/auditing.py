@@ -18,7 +18,7 @@ from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memor
 from deepfool.models.sources import resolve
 from deepfool.runs import manifests
 from deepfool.runs.audit import on_the_model, on_the_result
-from deepfool.runs.audit.checklist import AUDIT, Audit, keep_audit
+from deepfool.runs.audit.checklist import AUDIT, LEAST, Audit, keep_audit
 from deepfool.runs.audit.subject import (
     SAMPLES,
     STRONGEST,
@@ -34,8 +34,6 @@ from deepfool.runs.rows import Records, Row
 from deepfool.runs.verification import find_subjects
 from deepfool.runs.worker import Batch, Job, describe_job
 
-LEAST = 200
-"""Smaller runs are not audited by themselves: an audit would take much longer than the run."""
 EVERY = 50
 """`evaluate` audits one of so many samples, and at most `SAMPLES`."""
 

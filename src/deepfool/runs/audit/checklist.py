@@ -15,6 +15,9 @@ from deepfool.errors import DataError
 from deepfool.runs.manifests import now
 from deepfool.runs.records import Run
 
+LEAST = 200
+"""Smaller runs are not audited by themselves: an audit would take much longer than the run."""
+
 AUDIT = "audit.json"
 """In the run folder."""
 

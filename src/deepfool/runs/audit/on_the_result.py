@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.adversarial import Evidence
 from deepfool.attacks.shared.registry import name_attack
 from deepfool.display.pixels import is_image
+from deepfool.outcomes import Evidence
 from deepfool.runs.audit.checklist import Check, Verdict
 from deepfool.runs.audit.subject import NORMS, STRONGEST, Subject
 from deepfool.runs.rows import Floats, Row, says_convergence

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfool.attacks.shared.adversarial import Status
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
 from deepfool.datasets import Data
 from deepfool.errors import RunError
+from deepfool.outcomes import Status
 from deepfool.runs.rows import Ints, Records, Row
 from deepfool.runs.worker import Batch, Job, Worker
 
