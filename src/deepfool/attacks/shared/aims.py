@@ -54,6 +54,8 @@ class Aim(ABC):
     reads: ClassVar[str] = "classes"
     """What an output is (`Classifier`): the score of a class, of a label of its own, or a value."""
     takes_target: ClassVar[bool] = False
+    affine: ClassVar[bool] = True
+    """Whether the alternatives are affine functions of what the model returns, so that `certify` can bound them."""
     wrong: ClassVar[str] = "the input itself is misclassified"
     """Why a sample is not attacked that does not agree with its label."""
 
@@ -100,6 +102,7 @@ class Top(Aim):
     """
 
     k: int
+    affine = False
 
     @property
     def words(self) -> str:
@@ -156,6 +159,7 @@ class Confidence(Aim):
 
     share: float
     takes_target = True
+    affine = False
 
     @property
     def words(self) -> str:
