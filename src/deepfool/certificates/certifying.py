@@ -128,13 +128,17 @@ def _certify_goal(
     with f.frozen(), torch.no_grad():
         z = f(x).detach()
     begun = aim.open(z, None, None if wanted is None else check_labels(wanted, "target", n, z))
-    parts, rows = [], []
+    parts: list[Certificate] = []
+    rows: list[Tensor] = []
     for own, g in split_by_reading(f, z, begun):
         picked: dict[str, Any] = {name: _pick(value, own, x) for name, value in asked.items()}
         picked["upper"] = upper.rows(own) if isinstance(upper, Adversarial) else _pick_norms(upper, own)
         picked["target"] = None if wanted is None else wanted[own]
-        done = sum(map(len, rows))
-        parts.append(certify(g, x[own], **picked, on_progress=lambda k, _, done=done: on_progress(done + k, n)))
+
+        def tell(k: int, _: int, before: int = sum(len(each) for each in rows)) -> None:
+            on_progress(before + k, n)
+
+        parts.append(certify(g, x[own], **picked, on_progress=tell))
         rows.append(own)
     return Certificate.concatenate(parts).rows(torch.cat(rows).argsort().cpu())
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from deepfool.attacks.shared.aims import Aim, Opened, Top
+from deepfool.attacks.shared.aims import Aim, Opened
 from deepfool.classifier import Classifier
 from deepfool.errors import InputError
 
@@ -39,6 +39,7 @@ class Alternatives(nn.Module):
 def check_provable(aim: Aim) -> None:
     """An error for a goal that has no certificate.
 
+    >>> from deepfool.attacks.shared.aims import Top
     >>> check_provable(Top(5))
     Traceback (most recent call last):
     ...

@@ -21,10 +21,12 @@ from typing import Any
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.certificates.certificate import Proof
 from deepfool.certificates.certifying import NORMS, certify
 from deepfool.certificates.costs import check_cost, estimate
 from deepfool.certificates.lowering import lower
+from deepfool.certificates.readings import check_provable, split_by_reading
 from deepfool.classifier import Classifier
 from deepfool.errors import InputError, RunError, SoundnessError
 
@@ -39,7 +41,7 @@ EXACT = 1e-3
 SMALLER = 1e-6
 """By how much, at least, a perturbation of the proof has to be smaller than the attack's to be noted."""
 
-QUESTION = ("bounds", "mask", "target")
+QUESTION = ("bounds", "mask", "target", "goal")
 """The knobs of an attack that say what is asked; `certify` takes them too."""
 
 PAUSE = 10.0
@@ -61,11 +63,17 @@ def check_seconds(seconds: Any) -> float:
     return float(seconds)
 
 
-def check_certifiable(f: Classifier, x: Tensor, p: float, seconds: float) -> None:
+def check_certifiable(f: Classifier, x: Tensor, p: float, seconds: float, knobs: Mapping[str, Any]) -> None:
     """An error that says why, if this model cannot be certified; nothing is proved yet."""
     if p not in NORMS:
         raise InputError(f"certificates are for the norms p = 1, 2 and inf, got {p:g}.", hint="leave certify out.")
+    aim = find_goal(knobs)
+    check_provable(aim)
     with f.frozen():
+        z = f(x[:1]).detach()
+        begun = aim.open(z, None, None)
+        if begun.read is not None:
+            [(_, f)] = split_by_reading(f, z, begun)
         check_cost(estimate(lower(f, x)), seconds)
 
 
@@ -187,7 +195,8 @@ def join(row: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]
 def describe_question(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What the certificates of a run depend on."""
     knobs = identity["attack"]["knobs"]
-    names = (*QUESTION, "threshold", "outputs")
+    # Without a goal it is left out: certificates from before there were goals are still those of their run.
+    names = [name for name in (*QUESTION, "threshold", "outputs") if name != "goal" or knobs.get(name) is not None]
     return {
         "model": identity["model"]["sha256"], "data": identity["data"]["sha256"], "p": identity["p"],
         "dtype": identity["dtype"], "knobs": {name: knobs.get(name) for name in names},

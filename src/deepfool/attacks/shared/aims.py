@@ -417,6 +417,18 @@ def find_goal(knobs: Any) -> Aim:
     return _parse(goal)[0] if isinstance(goal, str | Aim) else Other()
 
 
+def judge(aim: Aim, before: Tensor, after: Tensor, label: Tensor) -> Tensor:
+    """(n,): the alternative at points where the model returns `after`, and `before` at the inputs, whose alternatives
+    are `label`.
+
+    >>> judge(Within(1.0), torch.tensor([[3.0]]), torch.tensor([[4.5]]), torch.tensor([0]))
+    tensor([1])
+    """
+    begun = aim.open(before, label if isinstance(aim, Top) else None, None)
+    z = after if begun.read is None else begun.read(torch.arange(len(after), device=after.device), after)
+    return z.argmax(1)
+
+
 def check_reading(aim: Aim, threshold: float | None) -> None:
     """A threshold is where a score decides: values have none, apart from that of the goal itself."""
     if threshold is not None and aim.reads == "values":
