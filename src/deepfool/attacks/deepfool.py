@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.aims import Aim
 from deepfool.attacks.shared.arguments import (
     Bounds,
     Candidates,
@@ -53,6 +54,7 @@ def deepfool(
     bounds: Bounds | None = None,
     labels: Labels | None = None,
     target: int | Labels | None = None,
+    goal: str | Aim | None = None,
     mask: Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
@@ -73,6 +75,10 @@ def deepfool(
         bounds: (lowest, highest), numbers or tensors per feature; steps are exact inside that box.
         labels: the true labels; samples that the model gets wrong are then returned untouched, MISCLASSIFIED.
         target: a class to reach (one for all, or one per sample) instead of any other.
+        goal: what counts as a changed decision: "other" label (the default), "target:3", "top:5", "margin:2",
+            "confidence:0.9"; for a model with one score per label "labels" (any flips) or "label:4"; for a regression
+            model "within:0.5" (it leaves y ± 0.5) or "passes:3". See docs/howto/goals.md. The true `labels` are then
+            those of the goal: (n, c) zeros and ones, or the true values.
         mask: which features may change (true or non-zero), one mask for all or one per sample.
         tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
         threshold: where a single-score model decides (0 unless given; 0.5 where it returns a probability).
@@ -94,8 +100,8 @@ def deepfool(
         iterate(Walk(task, candidates, overshoot), task.rows, max_iter)
 
     return run(
-        body, model, x, p=p, tighten=tighten, classes=True, bounds=bounds, labels=labels, target=target, mask=mask,
-        threshold=threshold, outputs=outputs,
+        body, model, x, p=p, tighten=tighten, classes=True, bounds=bounds, labels=labels, target=target, goal=goal,
+        mask=mask, threshold=threshold, outputs=outputs,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.aims import Aim, read_goal
 from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
@@ -34,6 +35,7 @@ def tighten(
     *,
     bounds: Bounds | None = None,
     target: int | Labels | None = None,
+    goal: str | Aim | None = None,
     steps: int = STEPS,
     precision: float = PRECISION,
     threshold: float | None = None,
@@ -48,6 +50,7 @@ def tighten(
         bounds: the attack's own, if it had any; nothing leaves them in any case, but knowing them gives smaller
             perturbations.
         target: the class to stay in, if the attack had one; otherwise any class but the predicted one will do.
+        goal: the attack's own, if it had one (see `deepfool`).
         steps: forward passes per sample at most.
         precision: how close to come to the boundary, relative to the perturbation.
         threshold: where a single-score model decides (0 unless given).
@@ -68,15 +71,18 @@ def tighten(
     check_adversarial(adversarial, x)
     steps, precision = check_count(steps, "steps"), check_number(precision, "precision", 0, 1)
     threshold = check_threshold(threshold)
-    goal = None if target is None else spread_target(target, len(x), x.device)
+    aim, target = read_goal(goal, target)
+    wanted = None if target is None else spread_target(target, len(x), x.device)
     rows = adversarial.fooled.nonzero()[:, 0]
     if len(rows) == 0:
         return adversarial
     before = adversarial.rows(rows)
     held = _find_held(before, x, rows, bounds)
     corners = (torch.minimum(x[rows], before.x), torch.maximum(x[rows], before.x))  # rounding never leads out of these
-    goal = None if goal is None else goal[rows]
-    with prepare(model, x[rows], p=before.p, bounds=corners, target=goal, threshold=threshold, outputs=outputs) as task:
+    wanted = None if wanted is None else wanted[rows]
+    with prepare(
+        model, x[rows], p=before.p, bounds=corners, target=wanted, goal=aim, threshold=threshold, outputs=outputs
+    ) as task:
         x_0, who, best = task.asked.x_0, task.rows, task.best
         r = before.r.reshape(x_0.shape).to(x_0.dtype)[who]
         task.model.gradient(who, x_0[who])  # says how much may be rounding

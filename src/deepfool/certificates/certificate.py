@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -54,6 +55,13 @@ class Certificate:
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
         picked = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name not in ("reason", "p")}
         return Certificate(**picked, reason=tuple(self.reason[i] for i in index.tolist()), p=self.p)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Certificate]) -> Certificate:
+        """Join the results of several batches, in order."""
+        names = [f.name for f in fields(Certificate) if f.name not in ("reason", "p")]
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return Certificate(**tensors, reason=tuple(r for part in parts for r in part.reason), p=parts[0].p)
 
     @staticmethod
     def empty(x: Tensor, p: float) -> Certificate:

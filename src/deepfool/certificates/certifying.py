@@ -11,12 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial
-from deepfool.attacks.shared.arguments import Bounds, Labels, as_number, check_adversarial, check_callable, check_inputs
+from deepfool.attacks.shared.aims import Aim, Other, read_goal
+from deepfool.attacks.shared.alternatives import open_aim
+from deepfool.attacks.shared.arguments import (
+    Bounds,
+    Labels,
+    as_number,
+    check_adversarial,
+    check_callable,
+    check_inputs,
+    check_labels,
+    spread_target,
+)
 from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.rounding import Rounding
 from deepfool.attacks.shared.task import prepare
@@ -28,6 +40,7 @@ from deepfool.certificates.costs import check_cost, estimate
 from deepfool.certificates.graph import Graph
 from deepfool.certificates.lowering import lower
 from deepfool.certificates.radius import FIRST, ROUNDS, certify_radius
+from deepfool.certificates.readings import check_provable, split_by_reading
 from deepfool.certificates.rounding import find_slack
 from deepfool.certificates.timing import Watch
 from deepfool.classifier import Classifier, Model
@@ -56,6 +69,7 @@ def certify(
     seconds: float = 1.0,
     mask: Tensor | None = None,
     target: int | Labels | None = None,
+    goal: str | Aim | None = None,
     on_progress: Callable[[int, int], None] = lambda done, all_: None,
 ) -> Certificate:
     """How far away the decision boundary is at least, proved, beside how far away it is at most.
@@ -71,6 +85,8 @@ def certify(
         seconds: how long to work on each sample. Affine models take no time, and small networks seldom all of it.
         mask: which features may change, as for the attacks.
         target: only this class counts, one for all or one per sample.
+        goal: what counts as a changed decision, as for the attacks; top:K and confidence:C are refused. With a goal,
+            `label` numbers its alternatives.
         on_progress: called with how many samples are done, and how many there are.
 
     The claim is in docs/algorithms/certify.md, word for word.
@@ -91,12 +107,53 @@ def certify(
     check_callable(on_progress, "on_progress")
     if len(x) == 0:
         return Certificate.empty(x, p)
-    f = Classifier.of(model)
+    aim, target = read_goal(goal, target)
+    check_provable(aim)
+    f = Classifier.of(model, reads=aim.reads)
+    if not isinstance(aim, Other):
+        asked = {"bounds": bounds, "mask": mask, "seconds": seconds}
+        return _certify_goal(f, x, aim, target, upper, on_progress, p=p, **asked)
     with prepare(f, x, p=p, bounds=bounds, mask=mask, target=target) as task:
         graph = lower(f, task.asked.like)
         check_cost(estimate(graph), time)
         found = _Found.of(upper, f, task.asked, p, bounds=bounds, mask=mask, target=target)
         return _Certifying(f, graph, task.asked, target, found, time).run(on_progress)
+
+
+def _certify_goal(
+    f: Classifier, x: Tensor, aim: Aim, target: Any, upper: Any, on_progress: Callable[[int, int], None], **asked: Any
+) -> Certificate:
+    """The certificates of samples that are read alike together, in the order of the inputs."""
+    n = len(x)
+    wanted = None if target is None else spread_target(target, n, x.device)
+    with f.frozen(), torch.no_grad():
+        z = f(x).detach()
+    begun = open_aim(aim, z, None, None if wanted is None else check_labels(wanted, "target", n, z))
+    parts: list[Certificate] = []
+    rows: list[Tensor] = []
+    for own, g in split_by_reading(f, z, begun):
+        picked: dict[str, Any] = {name: _pick(value, own, x) for name, value in asked.items()}
+        picked["upper"] = upper.rows(own) if isinstance(upper, Adversarial) else _pick_norms(upper, own)
+        picked["target"] = None if wanted is None else wanted[own]
+
+        def tell(k: int, _: int, before: int = sum(len(each) for each in rows)) -> None:
+            on_progress(before + k, n)
+
+        parts.append(certify(g, x[own], **picked, on_progress=tell))
+        rows.append(own)
+    return Certificate.concatenate(parts).rows(torch.cat(rows).argsort().cpu())
+
+
+def _pick(value: Any, rows: Tensor, x: Tensor) -> Any:
+    """Of an argument that may hold a tensor for each sample, those of these rows."""
+    if isinstance(value, tuple):
+        return tuple(_pick(each, rows, x) for each in value)
+    whole = isinstance(value, Tensor) and value.ndim == x.ndim and len(value) == len(x) > 1
+    return value[rows] if whole else value
+
+
+def _pick_norms(upper: Any, rows: Tensor) -> Any:
+    return None if upper is None else torch.as_tensor(upper, dtype=torch.float64)[rows.cpu()]
 
 
 class _Found:

@@ -28,6 +28,10 @@ Model = Callable[[Tensor], Any]
 OUTPUTS = ("auto", "logits", "probabilities")
 """What a model can be said to return; "auto" finds out."""
 
+READS = ("classes", "labels", "values")
+"""What an output can be: the score of a class, of which the largest wins; the score of a label that is on or off by
+itself; a value, as of a regression model."""
+
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()
 
@@ -58,6 +62,7 @@ class Classifier:
         *,
         threshold: float | None = None,
         outputs: str = "auto",
+        reads: str = "classes",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
     ) -> None:
         if not callable(model):
@@ -69,6 +74,11 @@ class Classifier:
         self.threshold = check_threshold(threshold)
         self.probabilities = _check_outputs(outputs)
         """Whether the outputs are probabilities; None until the model was looked at."""
+        self.said_probabilities = self.probabilities
+        """The same, as far as somebody said so."""
+        self.reads = _check_reads(reads)
+        """What an output is, one of READS. Labels and values are returned as (n, c), c >= 1: the scores of labels less
+        the threshold, values as they are."""
         self.memory_budget = _check_budget(memory_budget)
         self.batched_rows = True
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
@@ -79,7 +89,9 @@ class Classifier:
         self.hidden_layer_sought = False
 
     @staticmethod
-    def of(model: Model | Classifier, threshold: float | None = None, outputs: str = "auto") -> Classifier:
+    def of(
+        model: Model | Classifier, threshold: float | None = None, outputs: str = "auto", reads: str = "classes"
+    ) -> Classifier:
         """A Classifier around the model, or the model itself if it is one; what is given here goes first.
 
         >>> f = Classifier(nn.Linear(3, 1), threshold=0.2)
@@ -87,11 +99,13 @@ class Classifier:
         (True, 0.3)
         """
         if not isinstance(model, Classifier):
-            return Classifier(model, threshold=threshold, outputs=outputs)
+            return Classifier(model, threshold=threshold, outputs=outputs, reads=reads)
         probabilities = _check_outputs(outputs)
-        if threshold is None and probabilities is None:
+        if threshold is None and probabilities is None and reads == model.reads:
             return model
         changed = copy.copy(model)
+        if reads != model.reads:
+            changed.reads, changed.probabilities = _check_reads(reads), model.said_probabilities
         changed.threshold = model.threshold if threshold is None else check_threshold(threshold)
         changed.probabilities = model.probabilities if probabilities is None else probabilities
         return changed
@@ -130,11 +144,23 @@ class Classifier:
         if z.ndim == 2 and z.shape[1] == 0:
             raise ModelError("the model returned no class scores at all.")
         single = z.ndim == 1 or z.shape[1] == 1
+        if self.reads != "classes":
+            return self._read_separately(z.reshape(n, -1))
         if self.probabilities is None:
             self.probabilities = self._ends_in_sigmoid() if single else self._returns_probabilities(z.detach(), x)
         if single:
             return self._read_single(z.reshape(n))
         return z.clamp_min(torch.finfo(z.dtype).tiny).log() if self.probabilities else z
+
+    def _read_separately(self, z: Tensor) -> Tensor:
+        """Outputs that do not compete: values as they are, labels as scores that are on above 0."""
+        if self.reads == "values":
+            return z
+        if self.probabilities is None:
+            self.probabilities = self._ends_in_sigmoid()
+        if self.probabilities:
+            z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
+        return z - self.cut
 
     def _ends_in_sigmoid(self) -> bool:
         found = isinstance(_last_layer(self.model), nn.Sigmoid)
@@ -284,6 +310,12 @@ def _check_outputs(outputs: str) -> bool | None:
     if outputs not in OUTPUTS:
         raise InputError(f"outputs must be one of {', '.join(OUTPUTS)}, got {outputs!r}.")
     return None if outputs == "auto" else outputs == "probabilities"
+
+
+def _check_reads(reads: str) -> str:
+    if reads not in READS:
+        raise InputError(f"reads must be one of {', '.join(READS)}, got {reads!r}.")
+    return reads
 
 
 def find_scores(output: Any) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import torch
@@ -62,6 +62,21 @@ class Tangent:
                 "the scores do not depend on the input in a way that torch can differentiate.",
                 hint="look for .detach(), .item(), numpy or torch.no_grad() inside the model.",
             )
+
+    def through(self, read: Callable[[Tensor], Tensor] | None) -> Tangent:
+        """The same linearisation, of what `read` makes of the scores (n, c) -> (n, m); before rows are taken.
+
+        >>> tangent = Tangent(Classifier(torch.nn.Linear(4, 3)), torch.zeros(5, 4)).through(lambda z: z[:, :2])
+        >>> tangent.scores.shape
+        torch.Size([5, 2])
+        """
+        if read is None:
+            return self
+        same = self.guide is self.scores
+        self._graph = read(self._graph)
+        self.scores = self._graph.detach() if same else read(self.scores).detach()
+        self.guide = self.scores if same else self._graph.detach()
+        return self
 
     def narrow(self, rows: Tensor) -> Tangent:
         """The same linearisation, of these samples only: scores and rows are theirs. Nothing is computed again.

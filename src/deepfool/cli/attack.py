@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.options import ARCH, ATTACK, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
+from deepfool.cli.options import ARCH, ATTACK, GOAL, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
 from deepfool.cli.output import echo, make_console
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def attack_image(
     mean: str | None = MEAN,
     std: str | None = STD,
     grey: bool = typer.Option(False, "--grey", help="Use one channel, if the model does not say."),
+    goal: str | None = GOAL,
     knob: list[str] = KNOB,
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -60,10 +61,10 @@ def attack_image(
     source = resolve(add_preprocessing(model, mean, std), arch=arch)
     x = read_image(image, source, size=size, grey=grey)
     limits, norm = read_bounds(bounds), read_p(p)
-    knobs = read_knobs(knob, attack_one)
+    knobs = read_knobs(knob, attack_one) | ({} if goal is None else {"goal": goal})
     found = [attack_one(source, x, attack, p=norm, bounds=limits, **knobs)]
     if also is not None:  # the other knobs belong to the first attack, these to the model
-        reading = {name: knobs[name] for name in ("threshold", "outputs") if name in knobs}
+        reading = {name: knobs[name] for name in ("threshold", "outputs", "goal") if name in knobs}
         found.append(attack_one(source, x, also, p=norm, bounds=limits, **reading))
     if as_json:
         echo(json.dumps({"image": str(image), "model": model, "attacks": [each.as_dict() for each in found]}))

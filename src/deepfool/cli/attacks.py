@@ -15,7 +15,7 @@ from deepfool.cli.output import echo, make_console
 if TYPE_CHECKING:
     from deepfool.attacks.shared.registry import Attack
 
-HAVE_OPTIONS = {"p": "--p", "bounds": "--bounds"}
+HAVE_OPTIONS = {"p": "--p", "bounds": "--bounds", "goal": "--goal"}
 """Arguments of an attack that have an option of their own."""
 
 IN_PYTHON_ONLY = ("target", "mask", "start", "threshold", "outputs")

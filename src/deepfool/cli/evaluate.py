@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.options import ARCH, ATTACK, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
+from deepfool.cli.options import ARCH, ATTACK, GOAL, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
 from deepfool.cli.output import echo, make_console
 from deepfool.cli.progress import drawing, drawing_fetch, say
 
@@ -30,6 +30,7 @@ def evaluate_model(
     attack: str = ATTACK,
     p: str = NORM,
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r within bounds (default: none)."),
+    goal: str | None = GOAL,
     knob: list[str] = KNOB,
     out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: in runs/, named by the run)."),
     limit: int | None = typer.Option(None, metavar="N", help="Only the first N samples; a larger N extends the run."),
@@ -74,8 +75,8 @@ def evaluate_model(
     try:
         with _drawing(console) as draw:
             run = evaluate(
-                model, data, attack, out=folder, p=read_p(p), bounds=read_bounds(bounds), arch=arch, split=split,
-                size=size, limit=limit, indices=indices, shard=read_shard(shard),
+                model, data, attack, out=folder, p=read_p(p), bounds=read_bounds(bounds), goal=goal, arch=arch,
+                split=split, size=size, limit=limit, indices=indices, shard=read_shard(shard),
                 batch_size=batch_size if batch_size == "auto" else _read_whole(batch_size, "--batch-size"),
                 device=device, dtype=dtype, seed=seed, workers=workers, engine=engine, ray_address=ray_address,
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
@@ -213,7 +214,10 @@ def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> di
     """
     from deepfool.errors import InputError
 
-    own = {"model", "p", "bounds", *(inspect.signature(behind).parameters if behind else ())} - {"threshold", "outputs"}
+    own = {"model", "p", "bounds", "goal", *(inspect.signature(behind).parameters if behind else ())} - {
+        "threshold",
+        "outputs",
+    }
     knobs: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -17,6 +17,11 @@ ATTACK: Any = typer.Option(
     "deepfool", metavar="ATTACK", help="An attack (deepfool attacks lists them), or module:function."
 )
 NORM: Any = typer.Option("2", metavar="P", help="The norm to minimise: a number >= 1, or inf.")
+GOAL: Any = typer.Option(
+    None,
+    metavar="GOAL",
+    help="What counts as changed: top:5, margin:2, confidence:0.9, target:3; labels, label:4; within:0.5, passes:3.",
+)
 KNOB: Any = typer.Option(
     [], metavar="NAME=VALUE", help="A knob of the attack (deepfool attacks ATTACK lists them); may be repeated."
 )

@@ -50,9 +50,11 @@ def draw_summary(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_row("samples", f"{summary['samples']} of {summary['expected']}", "")
-    table.add_row("accuracy", *_cells(summary["accuracy"]))
+    if summary["classes_decide"]:
+        table.add_row("accuracy", *_cells(summary["accuracy"]))
+    kept = "accuracy" if summary["classes_decide"] else "decisions that hold"
     for each in summary["robust_accuracy"]:
-        table.add_row(f"accuracy within {own} {each['text']}", *_cells(each["accuracy"], bound=True))
+        table.add_row(f"{kept} within {own} {each['text']}", *_cells(each["accuracy"], bound=True))
         if each["certified"] is not None:
             table.add_row("  certified", *_cells(each["certified"], sign=">= "))
     table.add_row("fooled", *_cells(summary["fooled"]))

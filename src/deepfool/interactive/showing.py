@@ -74,7 +74,8 @@ def _list_figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Name, value and interval of the most important figures."""
     norm = name_norm(_read_number(summary["p"]))
     yield "samples", f"{summary['samples']:,} of {summary['expected']:,}", ""
-    yield "accuracy", *_write_share(summary["accuracy"])
+    if summary["classes_decide"]:
+        yield "accuracy", *_write_share(summary["accuracy"])
     rho = read_estimate(summary["rho_adv"])
     yield f"rho_adv, {norm}", *_split(format_bound(rho))
     if (bracket := summary["bracket"]) is not None:
@@ -86,7 +87,8 @@ def _list_figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield f"among the {answered.count:,} with an answer", *_split(format_bound(answered))
     for each in summary["robust_accuracy"]:
         value, interval = _write_share(each["accuracy"])
-        yield f"accuracy within {norm} {each['text']}", f"≤ {value}" if value != "–" else value, interval
+        kept = "accuracy" if summary["classes_decide"] else "decisions that hold"
+        yield f"{kept} within {norm} {each['text']}", f"≤ {value}" if value != "–" else value, interval
 
 
 def _write_share(found: Mapping[str, Any]) -> tuple[str, str]:

@@ -95,7 +95,7 @@ def clean_accuracy(records: Records) -> Estimate:
     1.0
     """
     labelled = check_records(records).true_label >= 0
-    return share(int((labelled & (records.true_label == records.label)).sum()), int(labelled.sum()))
+    return share(int((labelled & ~records.misclassified).sum()), int(labelled.sum()))
 
 
 def confusion(records: Records) -> Ints:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepfool.runs.records import Run
 
-QUESTION = ("bounds", "target", "mask", "threshold", "outputs")
+QUESTION = ("bounds", "target", "goal", "mask", "threshold", "outputs")
 """The knobs that say what is looked for, not how."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.metrics.arguments import check_records, check_runs
 from deepfool.metrics.brackets import find_bracket
 from deepfool.metrics.curves import accuracy_curve
@@ -81,6 +82,8 @@ def summarize(
         "status": {status.name: int((records.status == status).sum()) for status in Status},
         "evidence": count_evidence(records),
         "not_converged": count_open(run, records),
+        "goal": run.identity["attack"]["knobs"].get("goal") or "other",
+        "classes_decide": find_goal(run.identity["attack"]["knobs"]).reads == "classes",
         "accuracy": clean_accuracy(records),
         "fooled": share_fooled(records),
         "rho_adv": rho["p"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.metrics.brackets import Bracket
 from deepfool.metrics.estimates import quantile
 from deepfool.metrics.formatting import format_number, format_percent
@@ -54,6 +55,7 @@ def write_words(run: Run, records: Records, audit: Audit | None = None, *, rank:
     lines = [
         *tell_proofs(head),
         "" if lead.startswith("On average") and not head.unanswered else _tell_mean(run, head),
+        _tell_goal(run),
         _tell_median(records),
         _tell_bounds(setup, has_pixels(run, records)) if head.answered.count else "",
         rank if head.comparable else "",
@@ -159,6 +161,16 @@ def _tell_mean(run: Run, head: Headline) -> str:
         f"On average, a perturbation of {share} of the size of the input is enough to change the decision of {model} "
         f"on {data}."
     )
+
+
+def _tell_goal(run: Run) -> str:
+    """What counts as a changed decision, where it is not another label."""
+    knobs = run.identity["attack"]["knobs"]
+    if knobs.get("goal") is None:
+        return ""
+    if str(knobs["goal"]).startswith("target:"):
+        return f"The decision counts as changed where it is class {str(knobs['goal'])[7:]}."
+    return f"The decision counts as changed where {find_goal(knobs).words}."
 
 
 def _tell_median(records: Records) -> str:

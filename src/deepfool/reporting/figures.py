@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.errors import InputError, RunError, require
 from deepfool.metrics import accuracy_curve, describe_setup, rho_answered
 from deepfool.reporting.charts import find_end, make_classes, make_histogram
@@ -107,7 +108,9 @@ def _draw_curve(figure: Any, runs: Sequence[Run]) -> None:
             axes.plot(curve.eps, 100 * low, color=PALETTE[2], linewidth=1, linestyle=DASHES[i % len(DASHES)])
         if (curve.low < curve.accuracy).any():  # searches without an answer
             axes.fill_between(curve.eps, 100 * curve.low, 100 * curve.accuracy, color=colour, alpha=0.2, linewidth=0)
-    axes.set(ylabel="accuracy (%), at most", ylim=(0, 102), xlim=(0, end))
+    classes = all(find_goal(run.identity["attack"]["knobs"]).reads == "classes" for run in runs)
+    what = "accuracy" if classes else "decisions that hold"
+    axes.set(ylabel=f"{what} (%), at most", ylim=(0, 102), xlim=(0, end))
     axes.set_xlabel(f"largest {_norm(runs[0])} norm of the perturbation", parse_math=True)
     if len(runs) > 1:
         axes.legend()

@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from deepfool import __version__, cache
+from deepfool.attacks.shared.aims import Aim, Other, find_goal
 from deepfool.errors import DataError, InputError, RunError
 from deepfool.metrics import (
     Estimate,
@@ -75,6 +76,22 @@ class Part:
     facts: list[tuple[str, str]]
     command: str | None
     verification: dict[str, Any] | None
+
+    @property
+    def classy(self) -> bool:
+        """Whether the decisions are classes."""
+        return self.aim.reads == "classes"
+
+    @property
+    def aim(self) -> Aim:
+        return find_goal(self.run.identity["attack"]["knobs"])
+
+    @property
+    def method(self) -> str:
+        """What the perturbations were to do."""
+        if isinstance(self.aim, Other):
+            return "that changes the predicted label, whether that label is right or wrong"
+        return f"such that {self.aim.words}"
 
     @property
     def title(self) -> str:
@@ -189,6 +206,7 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
         "parts": parts,
         "groups": groups,
         "several": len(parts) > 1,
+        "classy": all(part.classy for part in parts),
         "title": parts[0].title if len(parts) == 1 else f"Comparison of {len(parts)} runs",
         "references": place_references(parts),
         "comparisons": compare_with_first([part.run for part in parts], [part.name for part in parts]),
@@ -219,6 +237,7 @@ def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
         groups.append(
             {
                 "norm": norm,
+                "share": "accuracy" if all(part.classy for part in members) else "decisions that hold",
                 "names": [part.name for part in members],
                 "places": [parts.index(part) for part in members],
                 "curves": curves,

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.metrics.setup import find_unusual
 from deepfool.reporting.times import format_duration, format_moment
 from deepfool.reporting.wording import name_norm
@@ -53,7 +54,11 @@ def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
     """Options for the bounds, and for the knobs that differ from the attack's defaults."""
     bounds = attack["knobs"].get("bounds")
     words = ["--bounds", ",".join(_plain(each) for each in bounds)] if isinstance(bounds, list) else []
+    if attack["knobs"].get("goal") is not None:
+        words += ["--goal", str(attack["knobs"]["goal"])]
     for name, value in find_unusual(attack).items():
+        if name == "goal":
+            continue
         words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
 
@@ -67,6 +72,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
     """What the numbers depend on, then where and when they were measured."""
     identity, manifest = run.identity, run.manifest
     data = manifest["data"]
+    skipped = "skipped" if identity["skip_misclassified"] else "measured from the predicted label"
     facts = [
         ("model", str(manifest["model"]["spec"])),
         ("model, SHA-256", str(identity["model"]["sha256"])),
@@ -77,7 +83,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
         *((f"knob {name}", _format_value(value)) for name, value in identity["attack"]["knobs"].items()),
         ("precision", str(identity["dtype"])),
         ("seed", str(identity["seed"])),
-        ("misclassified samples", "skipped" if identity["skip_misclassified"] else "measured from the predicted label"),
+        *([("misclassified samples", skipped)] if find_goal(identity["attack"]["knobs"]).reads == "classes" else []),
         ("perturbations", "kept" if identity["perturbations"] else "not kept"),
     ]
     if manifest["sessions"]:

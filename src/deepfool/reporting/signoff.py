@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from deepfool import __version__
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.metrics import clean_accuracy, find_bracket, find_warnings, mean_with_interval, relative_distances
 from deepfool.metrics.conditions import Verdict, count_words
 from deepfool.metrics.criteria import Criteria
@@ -123,12 +124,13 @@ def _list_result(run: Run, records: Records, audit: Audit | None) -> list[tuple[
     else:
         rho = f"≤ {value}"
     searched = int((records.status != Status.MISCLASSIFIED).sum())
-    accuracy = clean_accuracy(records)
+    accuracy, aim = clean_accuracy(records), find_goal(run.identity["attack"]["knobs"])
+    right = "not known" if math.isnan(accuracy.value) else format_percent(accuracy.value)
     return [
         (f"ρ in {name_norm(run.p)}", rho),
         *_list_certified(records),
         ("decisions changed", f"{int(records.fooled.sum()):,} of {searched:,}"),
-        ("accuracy", "not known" if math.isnan(accuracy.value) else format_percent(accuracy.value)),
+        ("accuracy", right) if aim.reads == "classes" else ("a decision changes where", aim.words),
         ("audit", "none" if audit is None else _AUDITED[audit.verdict]),
     ]
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from deepfool.attacks.shared.adversarial import Adversarial
+from deepfool.attacks.shared.aims import Aim, read_goal
+from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.arguments import Bounds
 from deepfool.attacks.shared.registry import (
     ATTACKS,
@@ -160,6 +162,9 @@ def attack_one(
     if _needs_eps(function) and "eps" not in wanted:
         wanted["eps"] = 0.0
     complete_knobs(function, wanted)  # rejects unknown knobs before anything runs
+    aim, _ = read_goal(knobs.get("goal"), knobs.get("target"))
+    if aim.reads != "classes":
+        raise InputError(f"the goal {aim} has no classes to show.", hint="deepfool evaluate takes it.")
     f = Classifier(source.module, threshold=threshold, outputs=outputs)
     found = _run(function, f, x.unsqueeze(0), given)
     r = found.r[0].detach().cpu()
@@ -169,8 +174,18 @@ def attack_one(
     return Outcome(
         attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
         adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
-        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r, classifier=f,
+        rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
+        classifier=_judge_by(aim, f, x.unsqueeze(0)),
     )  # fmt: skip
+
+
+def _judge_by(aim: Aim, f: Classifier, x: Tensor) -> Classifier:
+    """The classifier whose label changes where the goal is reached for this image."""
+    with f.frozen(), torch.no_grad():
+        read = open_aim(aim, f(x)).read
+    if read is None:
+        return f
+    return Classifier(lambda y: read(torch.zeros(len(y), dtype=torch.long, device=y.device), f(y)), outputs="logits")
 
 
 def _find(attack: str | Attack) -> Attack:

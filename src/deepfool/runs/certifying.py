@@ -17,6 +17,8 @@ import filelock
 import torch
 
 from deepfool import __version__
+from deepfool.attacks.shared.aims import Aim, find_goal
+from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data
 from deepfool.errors import RunError
@@ -92,14 +94,14 @@ def certify_rows(
     dtype = DTYPES[run.identity["dtype"]]
     f = read_classifier(source.module.to(device=device, dtype=dtype), knobs)
     first = samples.batch([wanted[0]["index"]]).to(device=device, dtype=dtype)
-    check_certifiable(f, first, run.p, seconds)
+    check_certifiable(f, first, run.p, seconds, knobs)
     size = choose_together(TOGETHER, seconds)
     with _Writer(run, seconds) as writer:
         start = 0
         while start < len(wanted):
             begin, rows = time.monotonic(), wanted[start : start + size]
             x = samples.batch([row["index"] for row in rows]).to(device=device, dtype=dtype)
-            _check_labels(f, x, rows)
+            _check_labels(f, x, rows, find_goal(knobs))
             norms = [math.inf if row["r_p"] is None else float(row["r_p"]) for row in rows]
             proofs = prove(f, x, norms, p=run.p, seconds=seconds, knobs=knobs)
             writer.append([{"index": row["index"], **proof} for row, proof in zip(rows, proofs, strict=True)])
@@ -121,9 +123,9 @@ def find_wanted(run: Run, seconds: float) -> list[Row]:
     ]
 
 
-def _check_labels(f: Classifier, x: torch.Tensor, rows: Sequence[Row]) -> None:
+def _check_labels(f: Classifier, x: torch.Tensor, rows: Sequence[Row], aim: Aim) -> None:
     with f.frozen(), torch.no_grad():
-        labels = f(x).argmax(1).tolist()
+        labels = open_aim(aim, f(x)).label.tolist()
     for label, row in zip(labels, rows, strict=True):
         if label != row["label"]:
             raise RunError(

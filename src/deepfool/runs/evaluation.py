@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from deepfool import __version__
+from deepfool.attacks.shared.aims import read_goal
 from deepfool.attacks.shared.arguments import (
     Bounds,
     as_whole,
@@ -38,7 +39,7 @@ from deepfool.runs.cautions import list_cautions
 from deepfool.runs.certifying import certify_rows
 from deepfool.runs.collecting import keep_gallery
 from deepfool.runs.execution import choose_device
-from deepfool.runs.labels import check_true_labels, match_labels
+from deepfool.runs.labels import check_separate, check_true_labels, match_labels, name_alternatives
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.naming import default_folder
 from deepfool.runs.proving import check_certifiable, check_seconds, choose_together
@@ -94,6 +95,7 @@ def evaluate(
     out: str | Path | None = None,
     p: float = 2,
     bounds: Bounds | None = None,
+    goal: str | None = None,
     arch: Any = None,
     split: str = "test",
     size: int | None = None,
@@ -133,6 +135,9 @@ def evaluate(
             `deepfool.runs.naming`).
         p: the norm to minimise.
         bounds: (lowest, highest) value of the inputs; None for no bounds, as in the paper.
+        goal: what counts as a changed decision, as for the attacks: `top:5`, `margin:2`, `labels`, `within:0.5`, ...
+            None for another label. With `labels`, `label:K`, `within:T` and `passes:T` there are no classes: labels of
+            the data are not used, and an output leaves y ± T where y is what the model predicts.
         arch: for `file:` models, the architecture of the weights.
         split, size: passed on to `load`.
         limit, indices, shard: which samples; the first `limit` of `indices`, and the i-th of n parts of those.
@@ -178,14 +183,19 @@ def evaluate(
     samples = load(data, split=split, size=size) if loaded is None else loaded
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
-    samples = match_labels(source, samples)
-    check_true_labels(source, samples, selection)
+    aim, _ = read_goal(goal)
+    if aim.reads == "classes":
+        samples = match_labels(source, samples)
+        check_true_labels(source, samples, selection)
+    else:
+        check_separate(aim, skip_misclassified)
+        samples = name_alternatives(aim, source, samples)
     device = choose_device(device)
     job = describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
         may_halve=isinstance(batch_size, str), certify=certify,
-        knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+        knobs={**knobs, **_given(bounds=bounds, goal=None if goal is None or goal == "other" else str(goal))},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
@@ -194,7 +204,7 @@ def evaluate(
     together = _choose_batch_size(batch_size, samples, device)
     if certify is not None:
         f = read_classifier(copy.deepcopy(source.module).to(dtype=DTYPES[dtype]), job.knobs)
-        check_certifiable(f, samples.batch(selection[:1].tolist()).to(DTYPES[dtype]), job.p, certify)
+        check_certifiable(f, samples.batch(selection[:1].tolist()).to(DTYPES[dtype]), job.p, certify, job.knobs)
         together = choose_together(together, certify) if isinstance(batch_size, str) else together
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
     tally = _Tally(len(selection))
@@ -242,12 +252,17 @@ def evaluate(
                 run, source, samples, seconds=certify, device=device, knobs=job.knobs,
                 on_progress=lambda done, total: on_progress(replace(so_far, certifying=(done, total))),
             )  # fmt: skip
-        if audit and is_audited(run, renew=tally.done > tally.done_before):
+        if audit and aim.reads == "classes" and is_audited(run, renew=tally.done > tally.done_before):
             on_progress(replace(tally.progress(), auditing=True))
             audit_at_the_end(run, samples, job, source.module)
     except KeyboardInterrupt:
         raise Interrupted(run, tally.done) from None
     return run
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _resolve_untouched(model: Any, arch: Any) -> Source:

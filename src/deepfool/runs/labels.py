@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from deepfool.attacks.shared.aims import Aim
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data
 from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.relabelled import Relabelled
-from deepfool.errors import DataError, DeepFoolError
+from deepfool.errors import DataError, DeepFoolError, InputError
 from deepfool.models.imagenet import list_names, list_synsets
 from deepfool.models.sources import Source
 from deepfool.models.zoo import ZOO
@@ -138,15 +139,45 @@ def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
         )
 
 
+def check_separate(aim: Aim, skip_misclassified: bool) -> None:
+    """Refuse what needs the classes of the data, for a goal that has none."""
+    if skip_misclassified:
+        raise InputError(
+            f"skip_misclassified needs classes, and the goal {aim} has none.", hint="leave it out: the distance is "
+            "measured from what the model predicts.",
+        )  # fmt: skip
+
+
+def name_alternatives(aim: Aim, source: Source, samples: Data) -> Data:
+    """The samples for a goal that is not about classes: without labels, and with names for its alternatives."""
+    outputs = count_outputs(source.module, samples.batch([0]))
+    names = aim.name_alternatives(outputs or 0)
+    own = samples.classes if outputs == len(samples.classes) else ()
+    names = tuple(own[i] if i < len(own) and aim.reads == "labels" else name for i, name in enumerate(names))
+    return Relabelled(samples, torch.full_like(samples.labels, -1), names)
+
+
+def count_outputs(module: nn.Module, x: torch.Tensor) -> int | None:
+    """How many numbers a model returns for a sample, found out with one; None if the model fails on it.
+
+    >>> count_outputs(nn.Linear(4, 1), torch.zeros(1, 4))
+    1
+    """
+    return _count(Classifier(module, reads="values"), module, x)
+
+
 def count_classes(module: nn.Module, x: torch.Tensor) -> int | None:
     """How many classes a model has, found out with one sample; None if the model fails on it.
 
     >>> count_classes(nn.Linear(4, 3), torch.zeros(1, 4)), count_classes(nn.Linear(4, 1), torch.zeros(1, 4))
     (3, 2)
     """
+    return _count(Classifier(module, outputs="logits"), module, x)  # the scores are only counted
+
+
+def _count(f: Classifier, module: nn.Module, x: torch.Tensor) -> int | None:
     weight = next((each for each in module.parameters() if each.is_floating_point()), None)
     x = x if weight is None else x.to(weight.device, weight.dtype)
-    f = Classifier(module, outputs="logits")  # the scores are only counted
     try:
         with f.frozen(), torch.no_grad():
             return f(x).shape[1]

@@ -30,7 +30,7 @@ KEYS = ("lower", "proof", "proof_limit", "proof_reason", "proof_seconds", "proof
 EXACT = 1e-3
 """The two bounds meet if they differ by no more, relative to the upper one; as in `certify`."""
 
-QUESTION = ("bounds", "mask", "target")
+QUESTION = ("bounds", "mask", "target", "goal")
 """The knobs of an attack that say what is asked; `certify` takes them too."""
 
 _NUMBERS = (float, int)  # not bool
@@ -110,7 +110,8 @@ def join(row: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]
 def describe_question(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What the certificates of a run depend on."""
     knobs = identity["attack"]["knobs"]
-    names = (*QUESTION, "threshold", "outputs")
+    # Without a goal it is left out: certificates from before there were goals are still those of their run.
+    names = [name for name in (*QUESTION, "threshold", "outputs") if name != "goal" or knobs.get(name) is not None]
     return {
         "model": identity["model"]["sha256"], "data": identity["data"]["sha256"], "p": identity["p"],
         "dtype": identity["dtype"], "knobs": {name: knobs.get(name) for name in names},

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.attacks.shared.aims import Aim, Other, find_goal
+from deepfool.attacks.shared.alternatives import judge
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
 from deepfool.datasets import Data, load
@@ -96,8 +98,11 @@ def verify(
     own = DTYPES[run.identity["dtype"]]
     knobs = run.identity["attack"]["knobs"]
     outputs = knobs.get("outputs")
-    reading = {"threshold": knobs.get("threshold"), "outputs": outputs if outputs in OUTPUTS else "auto"}
-    trials = _make_trials(source, device, own, reading, batch_size)
+    aim = find_goal(knobs)
+    reading = {
+        "threshold": knobs.get("threshold"), "outputs": outputs if outputs in OUTPUTS else "auto", "reads": aim.reads,
+    }  # fmt: skip
+    trials = _make_trials(source, device, own, reading, aim, batch_size)
     found = Verification(trials=[trial for trial, _ in trials])
     for rows, r in run.perturbations():
         found.rows += len(rows)
@@ -143,17 +148,19 @@ def find_subjects(run: Run, model: Any, data: Any, *, may_run_code: bool = False
     return source, samples
 
 
-_Look = Callable[[Tensor, Tensor], Tensor]
-"""(x, r) -> labels at the perturbed points."""
+_Look = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(x, r, labels at x) -> labels at the perturbed points, or the alternatives of the goal there."""
 
 
 def _make_trials(
-    source: Source, device: str, own: torch.dtype, reading: Mapping[str, Any], batch_size: int
+    source: Source, device: str, own: torch.dtype, reading: Mapping[str, Any], aim: Aim, batch_size: int
 ) -> list[tuple[Trial, _Look | None]]:
     """The trials, the first one in the precision of the run; a trial that the model does not allow says why."""
     name = str(own).removeprefix("torch.")
     f = _build(source, device, own, reading)
-    trials: list[tuple[Trial, _Look | None]] = [(Trial(name, f"x + r in {name}, as it was measured"), _looking(f, own))]
+    trials: list[tuple[Trial, _Look | None]] = [
+        (Trial(name, f"x + r in {name}, as it was measured"), _looking(f, aim, own))
+    ]
     for dtype in (torch.float32, torch.float64):
         if dtype == own:
             continue
@@ -161,12 +168,14 @@ def _make_trials(
         trial = Trial(name, f"x + r in {name}")
         look = None
         try:
-            look = _looking(_build(source, device, dtype, reading), dtype)
+            look = _looking(_build(source, device, dtype, reading), aim, dtype)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             trial.skipped = str(error).splitlines()[0]
         trials.append((trial, look))
-    trials.append((Trial("batch", f"x + r in batches of at most {batch_size}"), _looking(f, own, batch_size)))
-    trials.append((Trial("8-bit", "x + r clipped to [0, 1] and rounded to 8 bits"), _looking(f, own, rounding=True)))
+    trials.append((Trial("batch", f"x + r in batches of at most {batch_size}"), _looking(f, aim, own, batch_size)))
+    trials.append(
+        (Trial("8-bit", "x + r clipped to [0, 1] and rounded to 8 bits"), _looking(f, aim, own, rounding=True))
+    )
     return trials
 
 
@@ -174,13 +183,16 @@ def _build(source: Source, device: str, dtype: torch.dtype, reading: Mapping[str
     return Classifier(copy.deepcopy(source.module).to(device=device, dtype=dtype), **reading)
 
 
-def _looking(f: Classifier, dtype: torch.dtype, batch_size: int | None = None, rounding: bool = False) -> _Look:
-    def look(x: Tensor, r: Tensor) -> Tensor:
+def _looking(
+    f: Classifier, aim: Aim, dtype: torch.dtype, batch_size: int | None = None, rounding: bool = False
+) -> _Look:
+    def look(x: Tensor, r: Tensor, label: Tensor) -> Tensor:
         y = (x.to(r.dtype) + r).to(dtype)
         if rounding:
             y = (y.clamp(0, 1) * 255).round() / 255
         with f.frozen(), torch.no_grad():
-            return torch.cat([f(part).argmax(1) for part in _cut(y, batch_size)])[: len(y)]
+            z = torch.cat([f(part) for part in _cut(y, batch_size)])[: len(y)]
+            return z.argmax(1) if isinstance(aim, Other) else judge(aim, f(x.to(dtype)), z, label)
 
     return look
 
@@ -206,7 +218,7 @@ def _verify_batch(
     found.wrong_norms += _compare_norms(rows, x, r, p)
     clean = trials[0][1]
     if clean is not None:
-        off = (clean(x, torch.zeros_like(r)) != label).tolist()
+        off = (clean(x, torch.zeros_like(r), label) != label).tolist()
         found.wrong_labels += [i for i, wrong in zip(index, off, strict=True) if wrong]
     for trial, look in trials:
         if look is None:
@@ -215,7 +227,7 @@ def _verify_batch(
             trial.skipped = "the inputs do not lie in [0, 1], so they are not images"
             continue
         try:
-            now = look(x, r)
+            now = look(x, r, label)
         except DeepFoolError as error:
             trial.skipped = str(error).splitlines()[0]
             continue

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
@@ -85,6 +86,8 @@ def describe_job(
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
     complete = complete_knobs(function, knobs)
     complete.pop("p", None)  # belongs to the run
+    if complete.get("goal") is None:  # runs from before there were goals can be resumed
+        complete.pop("goal", None)
     return Job(
         # Workers can build the model of a spec themselves; anything else has to be sent to them.
         model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,
@@ -115,7 +118,7 @@ class Worker:
         self.plain = read_classifier(module, job.knobs)
         """As it is, for certificates: what `compile_model` makes of it cannot be traced."""
         module = compile_model(module) if job.compile else module
-        self.f = Classifier(module, threshold=job.knobs.get("threshold"))
+        self.f = Classifier(module, threshold=job.knobs.get("threshold"), reads=find_goal(job.knobs).reads)
         self.most: int | None = None
         """How many samples fit in memory at once; None until memory runs out."""
 
@@ -223,7 +226,10 @@ class Worker:
 def read_classifier(module: nn.Module, knobs: Mapping[str, Any]) -> Classifier:
     """The classifier as an attack with these knobs reads it."""
     outputs = knobs.get("outputs")
-    return Classifier(module, threshold=knobs.get("threshold"), outputs=outputs if outputs in OUTPUTS else "auto")
+    return Classifier(
+        module, threshold=knobs.get("threshold"), outputs=outputs if outputs in OUTPUTS else "auto",
+        reads=find_goal(knobs).reads,
+    )  # fmt: skip
 
 
 class RemoteWorker:

@@ -168,17 +168,15 @@ def check_labels(labels: Labels, name: str, n: int, scores: Tensor) -> Tensor:
     return given
 
 
-def check_target(target: int | Labels, label: Tensor, running: Tensor, scores: Tensor) -> Tensor:
-    """(n,) classes to reach, none of them what is predicted already for a sample that is to be attacked."""
-    n = len(label)
-    checked = check_labels(spread_target(target, n, scores.device), "target", n, scores)
-    same = running[checked[running] == label[running]].tolist()
+def check_differs(target: Tensor, label: Tensor, running: Tensor) -> Tensor:
+    """Classes to reach (n,), none of them what is predicted already for a sample that is to be attacked."""
+    same = running[target[running] == label[running]].tolist()
     if same:
         raise InputError(
             f"target must differ from the predicted label, but equals it in {_listed(same)}.",
             hint="leave those samples out, or give each sample a target of its own.",
         )
-    return checked
+    return target
 
 
 def spread_target(target: int | Labels, n: int, device: torch.device) -> Tensor:

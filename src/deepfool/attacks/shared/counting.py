@@ -44,7 +44,8 @@ class CountedModel:
         """The scores at the points y of these samples."""
         self.count(rows, forwards=1)
         with torch.no_grad():
-            return self.f(self.asked.inputs(rows, y)).detach()
+            z = self.f(self.asked.inputs(rows, y)).detach()
+            return z if self.asked.read is None else self.asked.read(rows, z)
 
     def linearise(self, rows: Tensor, y: Tensor, *, hidden: bool = False) -> Tangent:
         """The linearisation at the points y of these samples; its rows are counted by whoever takes them.
@@ -52,7 +53,8 @@ class CountedModel:
         `hidden`: keep what the last hidden layer returns.
         """
         self.count(rows, forwards=1)
-        return Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden, unmask=bool(self.masks))
+        tangent = Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden, unmask=bool(self.masks))
+        return tangent.through(self.asked.reading(rows))
 
     def linearise_inputs(self, rows: Tensor) -> Tangent:
         """The linearisation at x_0; the first time, the forward pass was already made."""
@@ -74,6 +76,7 @@ class CountedModel:
         """The same for a model that hides gradients: its scores, the guide (see `unmasking`), and the gradient of the
         combination that `of` chooses by the guide. Where nothing is hidden, the guide is the scores."""
         tangent = Tangent(self.f, self.asked.inputs(rows, y), unmask=bool(self.masks))
+        tangent.through(self.asked.reading(rows))
         z, guide = tangent.scores, tangent.guide
         seeds = (of or self.margin_seeds)(rows, guide)
         g = tangent.row(seeds).to(y.dtype)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from deepfool.classifier.jacobian import cross_entropy
+from deepfool.classifier.jacobian import cross_entropy, difference
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Leave:
 
     label: Tensor
     """(n,): the predicted classes."""
+    competing: bool = True
+    """Whether the scores are those of classes that share one softmax, as the cross-entropy takes them to."""
 
     any_class = True
     """Whether every other class is as good as the next."""
@@ -47,7 +49,10 @@ class Leave:
         return torch.where(reached, rival, k), label
 
     def loss_direction(self, rows: Tensor, z: Tensor) -> Tensor:
-        """The combination of scores along which the cross-entropy of the predicted class grows."""
+        """The combination of scores along which the cross-entropy of the predicted class grows; along which the margin
+        does, where the scores do not compete: the pulls of an output that may rise or fall would cancel out."""
+        if not self.competing:
+            return difference(z, *self.pair(rows, z))
         return cross_entropy(z, self.label[rows])[2]
 
     def classes(self, rows: Tensor, z: Tensor, most: int | str | None = None) -> Tensor:

@@ -6,12 +6,15 @@ Samples are rows of flat features in the working precision (float32 for half-pre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial
+from deepfool.attacks.shared.alternatives import Read
 from deepfool.attacks.shared.goals import Goal
 
 
@@ -22,10 +25,12 @@ class Question:
     x_0: Tensor
     """(n, d), working precision."""
     scores: Tensor
-    """(n, c) at x_0."""
+    """(n, c) at x_0: of the classes, or of the alternatives that `read` makes of what the model returns."""
     label: Tensor
     """(n,): the predicted classes."""
     goal: Goal
+    read: Read | None
+    """How the aim reads what the model returns (`aims`); None: as it is."""
     p: float
     lower: Tensor | None
     upper: Tensor | None
@@ -44,6 +49,10 @@ class Question:
     def of(self, rows: Tensor, values: Tensor) -> Tensor:
         """values[rows], for reading only: where that is all of them, they are not copied."""
         return values if rows is self.everyone else values[rows]
+
+    def reading(self, rows: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """How to read what the model returns for these samples; None: as it is."""
+        return None if self.read is None else partial(self.read, rows)
 
     def box(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The bounds of these samples, (k, d) each, or None twice."""

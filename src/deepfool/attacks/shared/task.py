@@ -17,17 +17,20 @@ from torch import Tensor
 from typing_extensions import Unpack as Unpack  # typing has it from Python 3.11 on
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
+from deepfool.attacks.shared.aims import Aim, check_reading, read_goal
+from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.answers import Answers
 from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
     check_bounds,
+    check_differs,
     check_flag,
     check_inputs,
     check_labels,
     check_mask,
-    check_target,
     check_threshold,
+    spread_target,
 )
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.goals import Leave, Reach
@@ -47,6 +50,7 @@ class Unlabelled(TypedDict, total=False):
 
     bounds: Bounds | None
     target: int | Labels | None
+    goal: str | Aim | None
     mask: Tensor | None
     threshold: float | None
     outputs: str
@@ -139,6 +143,7 @@ def prepare(
     bounds: Bounds | None = None,
     labels: Labels | None = None,
     target: int | Labels | None = None,
+    goal: str | Aim | None = None,
     mask: Tensor | None = None,
     threshold: float | None = None,
     outputs: str = "auto",
@@ -146,7 +151,9 @@ def prepare(
     unmask: bool = False,
 ) -> Iterator[Task]:
     """Check the arguments, look at x_0 once, and hold the model frozen while this is open. `x` must not be empty."""
-    f = Classifier.of(model, threshold, outputs)
+    aim, target = read_goal(goal, target)
+    check_reading(aim, threshold)
+    f = Classifier.of(model, threshold, outputs, aim.reads)
     with f.frozen():
         like = x.detach().clone(memory_format=torch.preserve_format)  # also out of any inference mode
         flat = like.flatten(1) if like.ndim > 1 else like.view(len(x), 1)
@@ -156,23 +163,29 @@ def prepare(
         opening = Tangent(f, like, hidden=True, unmask=unmask) if classes else None
         if opening is None:
             with torch.no_grad():
-                scores = f(like).detach()
+                returned = f(like).detach()
         else:
-            scores = opening.scores
-        label, usable = scores.argmax(1), scores.isfinite().all(1)
-        right = usable
-        if labels is not None:
-            right = usable & (check_labels(labels, "labels", len(x), scores) == label)
+            returned = opening.scores
+        usable = returned.isfinite().all(1)
         everyone = torch.arange(len(x), device=x.device)
+        wanted = None
+        if target is not None:
+            wanted = check_labels(spread_target(target, len(x), x.device), "target", len(x), returned)
+        begun = open_aim(aim, returned, labels, wanted)
+        label, right = begun.label, usable & begun.right
         rows = everyone if bool(right.all()) else right.nonzero()[:, 0]
-        goal = Leave(label) if target is None else Reach(label, check_target(target, label, rows, scores))
+        leave = Leave(label, competing=aim.reads == "classes")
+        goal_ = leave if wanted is None else Reach(label, check_differs(wanted, label, rows))
+        scores = returned if begun.read is None else begun.read(everyone, returned)
         asked = Question(
-            x_0=x_0, scores=scores, label=label, goal=goal, p=p, lower=lower, upper=upper, mask=allowed, like=like,
-            everyone=everyone,
+            x_0=x_0, scores=scores, label=label, goal=goal_, read=begun.read, p=p, lower=lower, upper=upper,
+            mask=allowed, like=like, everyone=everyone,
         )  # fmt: skip
-        rounding = Rounding(scores, x.dtype, offset=f.cut)
-        counted = CountedModel(f, asked, rounding, opening)
+        rounding = Rounding(returned, x.dtype, offset=abs(f.cut) + begun.offset)
+        counted = CountedModel(
+            f, asked, rounding, None if opening is None else opening.through(asked.reading(everyone))
+        )
         best = Answers(asked, counted)
         best.give_up(everyone[~usable], Status.STUCK, "the scores at the input itself are not finite")
-        best.give_up(everyone[usable & ~right], Status.MISCLASSIFIED, "the input itself is misclassified")
+        best.give_up(everyone[usable & ~right], Status.MISCLASSIFIED, aim.wrong)
         yield Task(asked, counted, best, rows)

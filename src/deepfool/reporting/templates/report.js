@@ -72,7 +72,7 @@
       hovermode: "x unified", showlegend: data.several,
       xaxis: { title: { text: title }, rangemode: "tozero", range: [0, curves[0].eps[curves[0].eps.length - 1]],
         hoverformat: relative ? ".3~%" : ".4~g", tickformat: relative ? ".3~%" : "" },
-      yaxis: { title: { text: group.certified ? "accuracy" : "accuracy, at most" }, tickformat: ".0%", range: [0, 1.02] },
+      yaxis: { title: { text: group.certified ? group.share : `${group.share}, at most` }, tickformat: ".0%", range: [0, 1.02] },
     })];
   }
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepfool.attacks.shared.aims import find_goal
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
 from deepfool.datasets import Data
-from deepfool.errors import RunError
+from deepfool.errors import InputError, RunError
 from deepfool.outcomes import Status
 from deepfool.runs.rows import Ints, Records, Row
 from deepfool.runs.worker import Batch, Job, Worker
@@ -27,7 +28,7 @@ STRONG, WEAK = 1000, 100
 NORMS = (1.0, 2.0, float("inf"))
 """Those that the strongest attack works in."""
 
-_SHARED = ("bounds", "target", "mask", "threshold", "outputs")
+_SHARED = ("bounds", "target", "goal", "mask", "threshold", "outputs")
 """The knobs that say what is asked, not how it is searched for: the strongest attack gets the same."""
 
 
@@ -96,6 +97,9 @@ def make_subject(
     module: nn.Module, data: Data, job: Job, rows: Sequence[Row], records: Records, *, strong: int = STRONG
 ) -> Subject:
     """Attack the samples of these rows again with the strongest attack, at `strong` passes and a tenth of them."""
+    aim = find_goal(job.knobs)
+    if aim.reads != "classes":
+        raise InputError(f"an audit looks at the scores of classes, and the goal {aim} has none.")
     x = data.batch([row["index"] for row in rows])
     batch = Batch([row["index"] for row in rows], np.asarray(x), [-1] * len(rows))
     weak_rows: tuple[Row, ...] = ()
