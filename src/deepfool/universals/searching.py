@@ -44,13 +44,13 @@ class Plan:
 
 
 def make_plan(
-    count: int, *, method: str, epochs: int | None, batch_size: int | None, wanted: float, seed: int
+    count: int, *, method: str, epochs: int | None, batch_size: int | None, wanted: float | None, seed: int
 ) -> Plan:  # fmt: skip
     """The plan for so many images.
 
-    >>> make_plan(1000, method="gradient", epochs=None, batch_size=None, wanted=1.0, seed=0)
-    Plan(method='gradient', epochs=10, batch_size=50, wanted=1.0, seed=0)
-    >>> make_plan(10, method="gradient", epochs=None, batch_size=None, wanted=1.0, seed=0).epochs
+    >>> make_plan(1000, method="gradient", epochs=None, batch_size=None, wanted=None, seed=0)
+    Plan(method='gradient', epochs=10, batch_size=50, wanted=inf, seed=0)
+    >>> make_plan(10, method="gradient", epochs=None, batch_size=None, wanted=None, seed=0).epochs
     40
     """
     if method not in METHODS:
@@ -61,9 +61,16 @@ def make_plan(
     if epochs is None:
         epochs = math.ceil(STEPS * batch_size / count) if method == "gradient" else EPOCHS
     return Plan(
-        method, check_count(epochs, "epochs"), batch_size, check_share(wanted, "wanted"),
+        method, check_count(epochs, "epochs"), batch_size, _check_wanted(wanted, method),
         check_count(seed, "seed", least=0),
     )  # fmt: skip
+
+
+def _check_wanted(wanted: float | None, method: str) -> float:
+    """DeepFool has nothing to do once all images used are fooled. The gradient form goes on: its v gets surer."""
+    if wanted is None:
+        return math.inf if method == "gradient" else 1.0
+    return check_share(wanted, "wanted")
 
 
 @dataclass

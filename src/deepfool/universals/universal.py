@@ -57,7 +57,7 @@ def universal(
     target: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
-    wanted: float = 1.0,
+    wanted: float | None = None,
     seed: int = 0,
     curve: Sequence[float | str] = (),
     counts: Sequence[int] = (),
@@ -90,7 +90,8 @@ def universal(
         target: a class that the decisions should change to. Images that are decided so already do not count.
         epochs, batch_size: how often to go through the images used, and how many to take at once. Default: 200 steps of
             the gradient form; 5 epochs of the algorithm of 2017.
-        wanted: end the search once so many of the images used are fooled.
+        wanted: end the search once this share of the images used is fooled. Default: go through all epochs; the
+            algorithm of 2017 ends once all of them are fooled.
         seed: which images are used, and in which order.
         curve: other radii to search at, for the curve of the rate against xi.
         counts: other numbers of images to search with: the first of those used.
