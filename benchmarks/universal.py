@@ -1,7 +1,7 @@
 """Universal perturbations: both forms beside each other and beside ART. `python -m benchmarks.universal`.
 
-For each network and norm v is found on some images and judged on others: CIFAR-10 and MNIST on up to 1,000 images of the
-training split and 1,000 of the test split, EfficientNet-Lite0 on two halves of a folder of photographs (--pictures).
+For each network and norm v is found on some images and judged on others: CIFAR-10 and MNIST on up to 1,000 images of
+the training split and 1,000 of the test split, EfficientNet-Lite0 on halves of a folder of photographs (--pictures).
 Everything lies inside [0, 1]. What is stored under --work is not measured again; a search that was stopped goes on.
 `--peers` also runs UniversalPerturbation of the Adversarial Robustness Toolbox, where that is installed.
 """
