@@ -177,7 +177,7 @@ def _draw_tables(found: Universal, quiet: bool) -> None:
 
 @contextmanager
 def _drawing(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """The stage with its batches, and the rate after the last epoch."""
+    """The stage with its batches, and the share of the images used that is fooled."""
     from deepfool.metrics.formatting import format_percent
 
     with drawing(console) as bar:

@@ -64,7 +64,7 @@ class Progress:
     done: int
     total: int
     rate: float = math.nan
-    """The share of the images used that was fooled after the last epoch."""
+    """The share of the images used that was fooled when it was last looked at."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -91,7 +91,7 @@ class Universal:
     """The decisions on the images held out, without v."""
     label_with_v: Tensor
     rates: tuple[float, ...]
-    """The share of the images used that was fooled after each epoch."""
+    """The share of the images used that was fooled, at the ends of up to ten epochs."""
     seconds: float
     """That the search took."""
     curve: tuple[Point, ...] = ()

@@ -28,6 +28,8 @@ STEPS = 200
 EPOCHS = 5
 """Of the algorithm of 2017, by default. Its authors report that a few passes are enough."""
 MOST_AT_ONCE = {"gradient": 50, "deepfool": 20}
+LOOKS = 10
+"""How often a search looks at all images used, at most: at the end of an epoch, about evenly."""
 SAVE_EVERY = 5.0
 """Seconds between two checkpoints."""
 
@@ -81,13 +83,13 @@ class State:
     average: Tensor
     """Of past gradients (gradient form)."""
     best: Tensor
-    """The v of the epoch that fooled most of the images used."""
+    """The v that fooled most of the images used, of those that were looked at."""
     best_rate: float = -1.0
     epoch: int = 0
     batch: int = 0
     """Batches of this epoch that are done."""
     rates: list[float] = field(default_factory=list)
-    """The share of the images used that v fooled after each epoch."""
+    """The share of the images used that v fooled, at each look."""
     counted: int = 0
     """The images used that count."""
     done: bool = False
@@ -95,7 +97,7 @@ class State:
 
 
 Report = Callable[[int, int, float], None]
-"""Called with the batches done, their number, and the rate after the last epoch."""
+"""Called with the batches done, their number, and the rate at the last look."""
 
 
 def search(images: Images, plan: Plan, file: Path | None = None, on_batch: Report = lambda *_: None) -> State:
@@ -143,12 +145,15 @@ def _take(images: Images, plan: Plan, state: State, rows: Tensor, progress: floa
 
 
 def _end_epoch(images: Images, plan: Plan, state: State) -> None:
+    state.epoch, state.batch = state.epoch + 1, 0
+    state.done = state.epoch >= plan.epochs
+    if not state.done and state.epoch % math.ceil(plan.epochs / LOOKS):
+        return
     rate = float(images.fooled(state.v).double().mean())
     state.rates.append(rate)
     if rate >= state.best_rate:  # of equals the last: it has seen most
         state.best, state.best_rate = state.v.clone(), rate
-    state.epoch, state.batch = state.epoch + 1, 0
-    state.done = rate >= plan.wanted or state.epoch >= plan.epochs
+    state.done |= rate >= plan.wanted
 
 
 def _start(images: Images, file: Path | None) -> State:
