@@ -11,7 +11,8 @@ SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
     "errors", "cache", "outcomes", "values", "norms", "display", "classifier", "attacks", "certificates", "models",
-    "datasets", "runs", "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
+    "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive", "integrations", "live",
+    "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -41,9 +42,9 @@ def test_imports_point_one_way():
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
-        "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm",
-        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps", "superdeepfool",
-        "tighten",
+        "Universal", "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate",
+        "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps",
+        "superdeepfool", "tighten", "universal",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

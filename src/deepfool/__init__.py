@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from deepfool.outcomes import Status as Status
     from deepfool.runs.audit.auditing import audit as audit
     from deepfool.runs.audit.checklist import Audit as Audit
+    from deepfool.universals.results import Universal as Universal
+    from deepfool.universals.universal import universal as universal
 
 __version__ = "0.1.0"
 
@@ -54,6 +56,7 @@ _HOME = {
     "Run": "deepfool.interactive.runs",
     "SmallestEps": "deepfool.attacks.fgsm",
     "Status": "deepfool.outcomes",
+    "Universal": "deepfool.universals.results",
     "affine": "deepfool.attacks.affine",
     "audit": "deepfool.runs.audit.auditing",
     "certify": "deepfool.certificates.certifying",
@@ -74,6 +77,7 @@ _HOME = {
     "smallest_eps": "deepfool.attacks.fgsm",
     "superdeepfool": "deepfool.attacks.superdeepfool",
     "tighten": "deepfool.attacks.tighten",
+    "universal": "deepfool.universals.universal",
 }
 
 __all__ = [
@@ -86,6 +90,7 @@ __all__ = [
     "Run",
     "SmallestEps",
     "Status",
+    "Universal",
     "__version__",
     "affine",
     "audit",
@@ -107,6 +112,7 @@ __all__ = [
     "smallest_eps",
     "superdeepfool",
     "tighten",
+    "universal",
 ]
 
 

@@ -35,6 +35,7 @@ from deepfool.cli import (
     show,
     table,
     train,
+    universal,
     verify,
 )
 from deepfool.cli.options import WithCertify
@@ -70,6 +71,11 @@ _add("check", check.check_run, "deepfool check runs/candidate --min-rho 0.1 --ma
 _add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
 _add("certify", certify.certify_folder, "deepfool certify runs/mlp-mnist-small-mnist-sample-deepfool-p2 --seconds 5")
 _add("audit", audit.audit_run, "deepfool audit runs/lenet-mnist-mnist-sample-deepfool-p2")
+_add(
+    "universal",
+    universal.find_universal,
+    "deepfool universal --model lenet-cifar10 --data cifar10-sample --xi 10/255 --bounds 0,1",
+)
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")

@@ -31,8 +31,13 @@ def report_runs(
     """
     from deepfool.reporting.page import write_report
     from deepfool.reporting.printing import print_page
+    from deepfool.reporting.universals import write_universal_report
+    from deepfool.universals.results import FIGURES
 
-    page = write_report(runs, out, gallery=gallery, criteria=criteria, eps=eps or None)
+    if len(runs) == 1 and (runs[0] / FIGURES).exists():
+        page = write_universal_report(runs[0], out)
+    else:
+        page = write_report(runs, out, gallery=gallery, criteria=criteria, eps=eps or None)
     echo(page)
     if pdf:
         echo(print_page(page, page.with_suffix(".pdf")))

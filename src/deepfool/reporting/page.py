@@ -160,7 +160,7 @@ def render_report(
         parts.append(_make_part(run, records, name, shown, eps))
     beside = show_side_by_side(runs, [part.records for part in parts]) if gallery and len(runs) > 1 else None
     signoff = _sign_off(parts[0], criteria) if len(parts) == 1 else None
-    page = _environment().get_template("report.html.j2")
+    page = make_environment().get_template("report.html.j2")
     return page.render(**_gather(parts), signoff=signoff, beside=beside)
 
 
@@ -219,9 +219,9 @@ def _gather(parts: Sequence[Part]) -> dict[str, Any]:
         "paper": PAPER,
         "version": __version__,
         "made": format_moment(manifests.now()),
-        "css": _inline("report.css") + _inline("beside.css") + _inline("print.css"),
-        "script": _inline("report.js"),
-        "plotly": _inline("../vendor/plotly-basic.min.js"),
+        "css": inline("report.css") + inline("beside.css") + inline("print.css"),
+        "script": inline("report.js"),
+        "plotly": inline("../vendor/plotly-basic.min.js"),
     }
 
 
@@ -272,12 +272,12 @@ def _at_most(estimate: Estimate) -> str:
     return f"≤ {wording.format_percent(estimate.value)}" if estimate.value else "0 %"
 
 
-def _inline(file: str) -> Markup:
+def inline(file: str) -> Markup:
     """One of our own files, put into the page as it is. Nothing else may go unescaped."""
     return Markup((HERE / "templates" / file).read_text(encoding="utf-8"))
 
 
-def _environment() -> jinja2.Environment:
+def make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,

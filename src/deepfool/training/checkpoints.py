@@ -25,8 +25,12 @@ def save_checkpoint(
     ...     read_checkpoint(Path(here) / "run.pt", "epoch")["epoch"]
     3
     """
+    write_state(path, {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), **about})
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors and plain values to a file, all of them or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict(), **about}
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
         torch.save(state, stream)
