@@ -49,13 +49,13 @@ def open_aim(aim: Aim, z: Tensor, labels: Labels | None = None, target: Tensor |
     raise TypeError(f"nothing says how to read the aim {aim}")
 
 
-@open_aim.register
+@open_aim.register(Other)
 def _open_other(aim: Other, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     label = z.argmax(1)
     return Opened(label, _agree(labels, label, z))
 
 
-@open_aim.register
+@open_aim.register(Top)
 def _open_top(aim: Top, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     c = z.shape[1]
     if aim.k >= c:
@@ -76,7 +76,7 @@ def _open_top(aim: Top, z: Tensor, labels: Labels | None = None, target: Tensor 
     return Opened(label, ahead < aim.k, None if aim.k == 1 else read)
 
 
-@open_aim.register
+@open_aim.register(Margin)
 def _open_margin(aim: Margin, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     label = z.argmax(1)
     handicap = torch.full_like(z, aim.ahead).scatter(1, label[:, None], 0.0)
@@ -85,7 +85,7 @@ def _open_margin(aim: Margin, z: Tensor, labels: Labels | None = None, target: T
     return Opened(label, _agree(labels, label, z), lambda rows, z: z - handicap[rows].to(z.dtype), aim.ahead)
 
 
-@open_aim.register
+@open_aim.register(Confidence)
 def _open_confidence(aim: Confidence, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     label, needed = z.argmax(1), math.log(aim.share / (1 - aim.share))
     counts = torch.ones_like(z).scatter(1, label[:, None], 0.0)
@@ -98,7 +98,7 @@ def _open_confidence(aim: Confidence, z: Tensor, labels: Labels | None = None, t
     return Opened(label, _agree(labels, label, z), read, abs(needed))
 
 
-@open_aim.register
+@open_aim.register(Flip)
 def _open_flip(aim: Flip, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     n, c = z.shape
     if aim.label is not None and aim.label >= c:
@@ -115,7 +115,7 @@ def _open_flip(aim: Flip, z: Tensor, labels: Labels | None = None, target: Tenso
     return Opened(torch.full((n,), away.shape[1], device=z.device), right, read)
 
 
-@open_aim.register
+@open_aim.register(Within)
 def _open_within(aim: Within, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     y = z.detach().clone() if labels is None else _check_values(labels, z)
     right = ((z - y).abs() < aim.width).all(1)
@@ -130,7 +130,7 @@ def _open_within(aim: Within, z: Tensor, labels: Labels | None = None, target: T
     return Opened(label, right, read, aim.width)
 
 
-@open_aim.register
+@open_aim.register(Passes)
 def _open_passes(aim: Passes, z: Tensor, labels: Labels | None = None, target: Tensor | None = None) -> Opened:
     above = z > aim.value
     away = torch.where(above, -1.0, 1.0).to(z.dtype)
