@@ -42,8 +42,8 @@ def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
         "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm",
-        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps", "superdeepfool",
-        "tighten",
+        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "sigma_zero", "smallest", "smallest_eps",
+        "sparsefool", "superdeepfool", "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

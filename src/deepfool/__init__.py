@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from deepfool.attacks.shared.adversarial import Adversarial as Adversarial
     from deepfool.attacks.shared.adversarial import Evidence as Evidence
     from deepfool.attacks.shared.adversarial import Status as Status
+    from deepfool.attacks.sigma_zero import sigma_zero as sigma_zero
     from deepfool.attacks.smallest import smallest as smallest
+    from deepfool.attacks.sparsefool import sparsefool as sparsefool
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
     from deepfool.attacks.tighten import tighten as tighten
     from deepfool.certificates.certificate import Certificate as Certificate
@@ -70,8 +72,10 @@ _HOME = {
     "lbfgs": "deepfool.attacks.lbfgs",
     "metrics": "",
     "models": "",
+    "sigma_zero": "deepfool.attacks.sigma_zero",
     "smallest": "deepfool.attacks.smallest",
     "smallest_eps": "deepfool.attacks.fgsm",
+    "sparsefool": "deepfool.attacks.sparsefool",
     "superdeepfool": "deepfool.attacks.superdeepfool",
     "tighten": "deepfool.attacks.tighten",
 }
@@ -103,8 +107,10 @@ __all__ = [
     "lbfgs",
     "metrics",
     "models",
+    "sigma_zero",
     "smallest",
     "smallest_eps",
+    "sparsefool",
     "superdeepfool",
     "tighten",
 ]
