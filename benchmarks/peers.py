@@ -156,6 +156,19 @@ def brendel_bethge(p: float) -> dict[str, Attack]:
     return {"foolbox brendel-bethge-1000": run}
 
 
+def few_feature_attacks() -> dict[str, Attack]:
+    """Attacks that keep the number of changed features small: FMN and sigma-zero with 1000 steps, and SparseFool."""
+    import foolbox as fb
+
+    a, t = _import_adv_lib(), _import_torchattacks()
+    return {
+        "adv-lib fmn-1000": lambda m, x, y: a.fmn(m, x, y, norm=0, steps=1000),
+        "foolbox fmn-1000": _adapt(fb.attacks.L0FMNAttack(steps=1000)),
+        "adv-lib sigma-zero-1000": lambda m, x, y: a.sigma_zero(m, x, y, num_steps=1000),
+        "torchattacks sparsefool": lambda m, x, y: t.SparseFool(m)(x, y),
+    }
+
+
 def _adapt(attack: Any) -> Attack:
     def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         import foolbox as fb

@@ -43,8 +43,8 @@ def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
         "Universal", "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate",
-        "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps",
-        "superdeepfool", "tighten", "universal",
+        "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "sigma_zero", "smallest",
+        "smallest_eps", "sparsefool", "superdeepfool", "tighten", "universal",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from deepfool.attacks.fmn import fmn as fmn
     from deepfool.attacks.lbfgs import lbfgs as lbfgs
     from deepfool.attacks.shared.adversarial import Adversarial as Adversarial
+    from deepfool.attacks.sigma_zero import sigma_zero as sigma_zero
     from deepfool.attacks.smallest import smallest as smallest
+    from deepfool.attacks.sparsefool import sparsefool as sparsefool
     from deepfool.attacks.superdeepfool import superdeepfool as superdeepfool
     from deepfool.attacks.tighten import tighten as tighten
     from deepfool.certificates.certificate import Certificate as Certificate
@@ -73,8 +75,10 @@ _HOME = {
     "lbfgs": "deepfool.attacks.lbfgs",
     "metrics": "",
     "models": "",
+    "sigma_zero": "deepfool.attacks.sigma_zero",
     "smallest": "deepfool.attacks.smallest",
     "smallest_eps": "deepfool.attacks.fgsm",
+    "sparsefool": "deepfool.attacks.sparsefool",
     "superdeepfool": "deepfool.attacks.superdeepfool",
     "tighten": "deepfool.attacks.tighten",
     "universal": "deepfool.universals.universal",
@@ -108,8 +112,10 @@ __all__ = [
     "lbfgs",
     "metrics",
     "models",
+    "sigma_zero",
     "smallest",
     "smallest_eps",
+    "sparsefool",
     "superdeepfool",
     "tighten",
     "universal",

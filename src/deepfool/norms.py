@@ -4,6 +4,10 @@ Everything works on the last dimension and batches over the others, so one call 
 (samples, classes, features) alike. A hyperplane is given by its normal `w` and the `gap` that a step has to gain:
 the smallest `r`, in the p-norm, with `w . r = gap` (gap >= 0). Inside a box the step also keeps to `room`, how far
 each feature may move in the direction that gains.
+
+p = 0 counts the entries that are not zero. It is no norm, but it has its place here: a size, and a smallest step inside
+a box. Features may be counted in groups there: `channels` of them, one from each of so many equal parts of v, are the
+colours of a pixel, and count once.
 """
 
 from __future__ import annotations
@@ -18,17 +22,34 @@ from deepfool.errors import InputError
 
 
 def check_p(p: float) -> float:
-    """`p` as a float, or an error if no norm has it.
+    """`p` as a float, or an error if no norm has it. 0 counts the features that change.
 
-    >>> check_p("inf")
-    inf
+    >>> check_p("inf"), check_p(0)
+    (inf, 0.0)
     """
     try:
         value = math.nan if isinstance(p, bool | np.bool_) else float(p)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
-    if not value >= 1:
-        raise InputError(f"p must be a number in [1, inf], got {p!r:.80}.", hint="1, 2 and inf are the usual norms.")
+    if not (value >= 1 or value == 0):
+        raise InputError(
+            f"p must be 0 or a number in [1, inf], got {p!r:.80}.",
+            hint="1, 2 and inf are the usual norms; 0 counts the features that change.",
+        )
+    return abs(value)  # not -0.0
+
+
+def refuse_zero(p: float, who: str, hint: str = "smallest, sparsefool and sigma_zero count features.") -> float:
+    """`p` as a float, for what works in the norms proper only: an error if it is 0.
+
+    >>> refuse_zero(0, "certify")
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: certify works in the norms p >= 1, got 0, which counts the features that change. ...
+    """
+    value = check_p(p)
+    if value == 0:
+        raise InputError(f"{who} works in the norms p >= 1, got 0, which counts the features that change.", hint=hint)
     return value
 
 
@@ -43,16 +64,21 @@ def dual(p: float) -> float:
     return 1.0 if p == math.inf else p / (p - 1)
 
 
-def norm(v: Tensor, p: float) -> Tensor:
-    """The p-norm over the last dimension, without overflow or underflow on the way.
+def norm(v: Tensor, p: float, channels: int = 1) -> Tensor:
+    """The p-norm over the last dimension, without overflow or underflow on the way; for p = 0 a count.
 
     >>> norm(torch.tensor([[3.0, 4.0], [0.0, -2.0]]), 2)
     tensor([5., 2.])
     >>> norm(torch.tensor([3e30, 4e30]), 2)
     tensor(5.0000e+30)
+    >>> v = torch.tensor([1.0, 0.0, 2.0, 0.0])
+    >>> norm(v, 0), norm(v, 0, channels=2)
+    (tensor(2.), tensor(1.))
     """
     if v.shape[-1] == 0:
         return v.new_zeros(v.shape[:-1])
+    if p == 0:
+        return by_unit(v != 0, channels).any(-2).sum(-1).to(v.dtype)
     if p in (1, math.inf):
         return _plain_norm(v, p)
     if p == 2:
@@ -63,6 +89,25 @@ def norm(v: Tensor, p: float) -> Tensor:
             plain[doubtful] = _scaled_norm(v[doubtful], 2)
         return plain
     return _scaled_norm(v, p)
+
+
+def norm_of_whole(x: Tensor, p: float, channels: int = 1) -> Tensor:
+    """What the size of a perturbation is a share of: the p-norm of x, and for p = 0 how many units x has.
+
+    >>> x = torch.tensor([[3.0, 0.0, 4.0, 0.0]])
+    >>> norm_of_whole(x, 2), norm_of_whole(x, 0)
+    (tensor([5.]), tensor([4.]))
+    """
+    return norm(torch.ones_like(x) if p == 0 else x, p, channels)
+
+
+def by_unit(v: Tensor, channels: int) -> Tensor:
+    """Features (..., d) as (..., channels, units): what counts once together stands in a column.
+
+    >>> by_unit(torch.arange(6), 2).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    return v.view(*v.shape[:-1], channels, v.shape[-1] // channels)
 
 
 def _scaled_norm(v: Tensor, p: float) -> Tensor:
@@ -82,6 +127,8 @@ def distance(gap: Tensor, w: Tensor, p: float) -> Tensor:
     >>> distance(torch.tensor([10.0, 1.0]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 2)
     tensor([2., inf])
     """
+    if p == 0:  # with no box, one feature is enough
+        return torch.where(reach(gap, norm(w, 1)).isfinite(), 1.0, math.inf).to(gap.dtype)
     return reach(gap, norm(w, dual(p)))
 
 
@@ -127,7 +174,7 @@ def step(gap: Tensor, w: Tensor, p: float) -> Tensor:
     return torch.where(far.isfinite(), far, torch.zeros_like(far)).unsqueeze(-1) * direction(w, p)
 
 
-def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float) -> tuple[Tensor, Tensor]:
+def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float, channels: int = 1) -> tuple[Tensor, Tensor]:
     """The smallest r with w . r = gap whose entries move along sign(w) by at most `room` (>= 0, may be infinite).
 
     Also says where that is possible; elsewhere r goes to the farthest corner, which gains most.
@@ -135,11 +182,16 @@ def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float) -> tuple[Tensor,
     >>> r, possible = step_in_box(torch.tensor([5.0]), torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 9.0]]), 2)
     >>> r.round(decimals=4), possible
     (tensor([[1., 3.]]), tensor([True]))
+    >>> step_in_box(torch.tensor([5.0]), torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 9.0]]), 0)[0]
+    tensor([[0., 5.]])
     """
     a = w.abs()
     most = torch.where(a > 0, a * room, torch.zeros_like(a)).sum(-1)
     possible = (most >= gap) & most.isnan().logical_not() & a.isfinite().all(-1) & (a.amax(-1) > 0)
-    moved = _fill_largest_first(gap, a, room) if p == 1 else _raise_together(gap, a, room, p)
+    if p == 0:
+        moved = _fill_best_first(gap, a, room, channels)
+    else:
+        moved = _fill_largest_first(gap, a, room) if p == 1 else _raise_together(gap, a, room, p)
     moved = torch.where(possible.unsqueeze(-1), moved, torch.where(a > 0, room, torch.zeros_like(room)))
     return moved * w.sign(), possible
 
@@ -268,6 +320,21 @@ def _fill_largest_first(gap: Tensor, a: Tensor, room: Tensor) -> Tensor:
     take = ((gap.unsqueeze(-1) - before) / a_sorted.clamp_min(torch.finfo(a.dtype).tiny)).clamp_min(0)
     take = torch.where(a_sorted > 0, torch.minimum(take, room_sorted), torch.zeros_like(a))
     return torch.zeros_like(a).scatter_(-1, order, take)
+
+
+def _fill_best_first(gap: Tensor, a: Tensor, room: Tensor, channels: int) -> Tensor:
+    """p = 0: a unit costs the same however far it moves, so take the one that gains most at its bounds, then the next.
+
+    No set of k units gains more than the k best ones at their bounds: the count is the least there is. The last unit
+    goes only as far as is needed.
+    """
+    gain = by_unit(torch.where(a > 0, a * room, torch.zeros_like(a)), channels).sum(-2)
+    best, order = gain.sort(dim=-1, descending=True, stable=True)
+    before = torch.nn.functional.pad(best.cumsum(-1)[..., :-1], (1, 0))
+    part = (gap.unsqueeze(-1) - before) / best.clamp_min(torch.finfo(a.dtype).tiny)
+    part = torch.where(best > 0, part.clamp(0, 1), torch.zeros_like(part))
+    share = torch.zeros_like(gain).scatter_(-1, order, part)
+    return torch.where(a > 0, (by_unit(room, channels) * share.unsqueeze(-2)).flatten(-2), torch.zeros_like(a))
 
 
 def _raise_together(gap: Tensor, a: Tensor, room: Tensor, p: float) -> Tensor:

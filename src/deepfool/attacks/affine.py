@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import check_bounds, check_inputs
+from deepfool.attacks.shared.arguments import check_bounds, check_count, check_inputs, check_room
 from deepfool.attacks.shared.boundaries import NearestBoundary
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance
@@ -20,7 +20,8 @@ class Nearest:
     r: Tensor
     """(n, d): the smallest perturbation that reaches the boundary (where the two scores are equal)."""
     norm: Tensor
-    """(n,): its p-norm, the robustness Delta(x_0); infinite where no boundary can be reached."""
+    """(n,): its p-norm, for p = 0 how many features change: the robustness Delta(x_0). Infinite where no boundary can
+    be reached."""
     label: Tensor
     """(n,): the class decided at x_0."""
     nearest_label: Tensor
@@ -34,24 +35,35 @@ def affine(
     *,
     p: float = 2,
     bounds: tuple[float | Tensor, float | Tensor] | None = None,
+    channels: int = 1,
 ) -> Nearest:
     """The distance from each row of x (n, d) to the boundary of an affine classifier, in closed form.
 
     `weight` is (c, d) with `bias` (c,), or (d,) with a single bias for a binary classifier decided by the sign.
+    p = 0 counts the features that change, and needs bounds: the features that gain most at their bounds are the fewest.
+    With `channels` = 3, x is made of 3 equal parts, the colours of an image, and the pixels are counted.
 
     >>> answer = affine(torch.eye(2), torch.zeros(2), torch.tensor([[3.0, 1.0]]))
     >>> answer.r.round(decimals=4), answer.norm, answer.nearest_label
     (tensor([[-1., 1.]]), tensor([1.4142]), tensor([1]))
     >>> affine(torch.tensor([3.0, 4.0]), torch.tensor(0.0), torch.tensor([[3.0, 4.0]])).norm
     tensor([5.])
+    >>> affine(torch.eye(2), torch.zeros(2), torch.tensor([[0.9, 0.3]]), p=0, bounds=(0, 1)).norm
+    tensor([1.])
     """
-    p = check_p(p)
+    p, channels = check_p(p), check_count(channels, "channels")
     weight, bias = _check(weight, bias, x)
     c = len(weight)
     lower, upper = check_bounds(bounds, x, x)
+    check_room(p, lower, upper)
+    if channels > 1 and (p != 0 or x.shape[1] % channels):
+        raise InputError(
+            f"channels are parts of equal size that p = 0 counts as one, got {channels} of {x.shape[1]} features with "
+            f"p = {p:g}."
+        )
     scores = x @ weight.T + bias
     label = scores.argmax(1)
-    everyone, nearest = torch.arange(len(x), device=x.device), NearestBoundary(x, lower, upper, p)
+    everyone, nearest = torch.arange(len(x), device=x.device), NearestBoundary(x, lower, upper, p, channels=channels)
     for k in range(c):  # one class at a time: all of them at once would take c times the memory of x
         w_k = weight[k] - weight[label]  # zero for the label itself, whose boundary is nowhere
         gap = (scores.gather(1, label[:, None])[:, 0] - scores[:, k]).clamp_min(0)

@@ -30,6 +30,7 @@ from deepfool.attacks.shared.decisions import search_by_decisions
 from deepfool.attacks.shared.descents import LEAP, Descents
 from deepfool.attacks.shared.ranking import rank_classes
 from deepfool.attacks.shared.scores import CAUTION, search_by_scores
+from deepfool.attacks.shared.supports import Supports
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
@@ -77,6 +78,7 @@ def smallest(
     budget: int | None = 100,
     candidates: int | None = None,
     seed: int = 0,
+    unit: str = "feature",
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
@@ -104,9 +106,10 @@ def smallest(
     candidates, seed = check_optional_count(candidates, "candidates"), check_count(seed, "seed", least=0)
 
     def body(task: Task) -> None:
-        _Search(task, budget, candidates or LINEARISED, seed).run()
+        search = Supports if task.asked.p == 0 else _Search
+        search(task, budget, candidates or LINEARISED, seed).run()
 
-    return run(body, model, x, p=p, norms=(1, 2, math.inf), classes=True, unmask=True, **shared)
+    return run(body, model, x, p=p, norms=(0, 1, 2, math.inf), classes=True, unmask=True, unit=unit, **shared)
 
 
 class _Search:

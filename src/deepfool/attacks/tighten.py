@@ -21,6 +21,7 @@ from deepfool.attacks.shared.arguments import (
     check_inputs,
     check_number,
     check_threshold,
+    count_channels,
     spread_target,
 )
 from deepfool.attacks.shared.ray import PRECISION, STEPS, search, touching
@@ -81,8 +82,9 @@ def tighten(
     corners = (torch.minimum(x[rows], before.x), torch.maximum(x[rows], before.x))  # rounding never leads out of these
     wanted = None if wanted is None else wanted[rows]
     with prepare(
-        model, x[rows], p=before.p, bounds=corners, target=wanted, goal=aim, threshold=threshold, outputs=outputs
-    ) as task:
+        model, x[rows], p=before.p, bounds=corners, target=wanted, goal=aim, threshold=threshold, outputs=outputs,
+        channels=count_channels(before.unit, before.p, x),
+    ) as task:  # fmt: skip
         x_0, who, best = task.asked.x_0, task.rows, task.best
         r = before.r.reshape(x_0.shape).to(x_0.dtype)[who]
         task.model.gradient(who, x_0[who])  # says how much may be rounding

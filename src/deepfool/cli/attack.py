@@ -108,7 +108,7 @@ def _print(found: Outcome) -> None:
     from rich import box
     from rich.table import Table
 
-    from deepfool.reporting.wording import format_number, format_percent, name_norm
+    from deepfool.reporting.wording import format_number, format_percent
 
     table = Table("", "label", "score", "probability", box=box.SIMPLE_HEAD, title=found.attack)
     for what, rows in (("original", found.before), ("perturbed", found.after)):
@@ -117,16 +117,22 @@ def _print(found: Outcome) -> None:
     make_console(width=100).print(table)
     if found.fooled:
         echo(
-            f"{name_norm(found.p)} norm {format_number(found.norm, 4)}, rho {format_number(found.rho, 4)} "
+            f"{_name_size(found)} {format_number(found.norm, 4)}, rho {format_number(found.rho, 4)} "
             f"({format_percent(found.rho)} of the image), {found.iterations} iterations"
         )
+
+
+def _name_size(found: Outcome) -> str:
+    from deepfool.reporting.wording import name_norm
+
+    return f"{found.unit}s changed:" if found.unit else f"{name_norm(found.p)} norm"
 
 
 def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool:
     """Write the 8-bit image, read it back, and return whether it fools the model."""
     from deepfool.reporting.rounding import round_adversarial
     from deepfool.reporting.single import classify, measure, name_label, read_back, write_image
-    from deepfool.reporting.wording import format_number, format_percent, name_norm
+    from deepfool.reporting.wording import format_number, format_percent
 
     rounded = round_adversarial(found.classifier, x, found.r, found.label)
     if rounded is None:
@@ -140,10 +146,10 @@ def _write_rounded(out: Path, source: Source, x: Tensor, found: Outcome) -> bool
     if label != rounded.label:
         echo(f"{out} was written, but when read back it has the label {label}.", err=True, fg="red")
         return False
-    size, rho = measure(x, rounded.x, found.p)
+    size, rho = measure(x, rounded.x, found.p, x.shape[0] if found.unit == "pixel" else 1)
     further = "" if rounded.scale == 1 else f", {rounded.scale:.3g} times as far as without rounding"
     echo(
-        f"{out}: after rounding to 8 bits still {name_label(source, label)}; {name_norm(found.p)} norm "
+        f"{out}: after rounding to 8 bits still {name_label(source, label)}; {_name_size(found)} "
         f"{format_number(size, 4)}, {format_percent(rho)} of the image{further}", err=True,
     )  # fmt: skip
     return True

@@ -35,11 +35,13 @@ class Guide:
 
 GUIDES = {
     "deepfool": Guide("any P >= 1", "--p inf --bounds 0,1 --knob max_iter=100"),
-    "smallest": Guide("1, 2, inf", "--p inf --bounds 0,1 --knob budget=300"),
+    "smallest": Guide("0, 1, 2, inf", "--p inf --bounds 0,1 --knob budget=300"),
     "superdeepfool": Guide("2", "--knob turns=20"),
     "ddn": Guide("2", "--knob steps=300"),
     "fmn": Guide("1, 2, inf", "--p 1 --knob steps=300"),
     "fab": Guide("1, 2, inf", "--p inf --knob steps=50"),
+    "sparsefool": Guide("0", "--p 0 --bounds 0,1 --knob push=2"),
+    "sigma_zero": Guide("0", "--p 0 --bounds 0,1 --knob steps=300"),
     "fgsm": Guide("inf", "--p inf --bounds 0,1 --knob eps=0.1"),
     "lbfgs": Guide("2", "--knob candidates=5"),
 }

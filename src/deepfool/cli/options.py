@@ -16,7 +16,7 @@ MODEL: Any = typer.Option(
 ATTACK: Any = typer.Option(
     "deepfool", metavar="ATTACK", help="An attack (deepfool attacks lists them), or module:function."
 )
-NORM: Any = typer.Option("2", metavar="P", help="The norm to minimise: a number >= 1, or inf.")
+NORM: Any = typer.Option("2", metavar="P", help="The norm to minimise: a number >= 1, or inf; 0 counts features.")
 GOAL: Any = typer.Option(
     None,
     metavar="GOAL",

@@ -16,6 +16,7 @@ from deepfool.display.tables import BAD, DOUBTFUL, GOOD, box, caution, make_tabl
 from deepfool.errors import DeepFoolError
 from deepfool.metrics import Estimate, summarize
 from deepfool.metrics.gates import Verdict
+from deepfool.metrics.measures import Measure
 from deepfool.reporting.wording import format_bound, format_estimate, format_percent, name_norm
 from deepfool.runs.records import Run
 
@@ -111,9 +112,10 @@ def _draw(summary: Mapping[str, Any]) -> Iterator[Part]:
         return
     low, high = curve["band"]
     norm, ends = name_norm(_read_number(summary["p"])), (curve["accuracy"][0], curve["accuracy"][-1])
+    size = Measure(summary["unit"]).name_size(norm)
     what = "accuracy" if curve["labelled"] else "decisions that hold"
     yield draw_curve(
-        curve["eps"], curve["accuracy"], low=low, high=high, x_name=f"{norm} norm of the perturbation", y_name=what,
+        curve["eps"], curve["accuracy"], low=low, high=high, x_name=size, y_name=what,
         title=f"{what} against the size of the perturbation: from {format_percent(ends[0])} at 0 to "
         f"{format_percent(ends[1])} at {curve['eps'][-1]:.3g}",
     )  # fmt: skip

@@ -7,6 +7,7 @@
     brackets.py     certified <= true <= found
     curves.py       accuracy against eps
     radii.py        robust accuracy at the usual radii
+    measures.py     what the sizes are, in words: norms, or how many features changed
     setup.py        what was asked of the attack: figures compare only where it is the same
     headline.py     what a run may be said to show
     verdict.py      the same in words

@@ -184,4 +184,6 @@ def shared_norm(a: Run, b: Run, norm: str | None) -> str:
         raise RunError(
             f"the runs minimise different norms, l{a.p:g} and l{b.p:g}.", hint="choose one: --norm l2, l1 or linf."
         )
+    if a.unit != b.unit:
+        raise RunError(f"the runs count different things, {a.unit}s and {b.unit}s.", hint="choose a norm: --norm l2.")
     return "p"

@@ -18,6 +18,7 @@ from deepfool.metrics.conditions import count_words
 from deepfool.metrics.estimates import Estimate, as_json
 from deepfool.metrics.formatting import format_number, format_percent
 from deepfool.metrics.health import write_measured
+from deepfool.metrics.measures import describe_measure
 from deepfool.metrics.settings import ask_the_same, find_differences, find_remarks
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Records
@@ -168,7 +169,7 @@ def _write(pairing: Pairing) -> Iterator[str]:
     beyond, change = found.beyond_chance, found.change or 0.0
     same_size = abs(change) < TRIFLE
     larger, smaller = (b, a) if found.mean_difference.value > 0 else (a, b)
-    size = _write_change(found)
+    size = _write_change(found, describe_measure(pairing.a).whole)
     if pairing.about == "models" and beyond:
         yield f"{larger} is more robust than {smaller}: the perturbations found are {size}."
         yield f"This is beyond chance: {_write_interval(found.mean_difference)} leaves out 0."
@@ -218,7 +219,7 @@ def _write_measurements(pairing: Pairing, larger: str, smaller: str, size: str) 
     if abs(found.change or 0.0) < TRIFLE:
         yield "The perturbations found are of the same size."
         return
-    smaller_size = _write_change(found, smaller=True)
+    smaller_size = _write_change(found, describe_measure(pairing.a).whole, smaller=True)
     chance = {True: ", which is beyond chance", False: ", which may be chance", None: ""}[found.beyond_chance]
     yield f"{smaller} finds perturbations that are {smaller_size}{chance}."
     if pairing.about == "attacks" and ask_the_same(*pairing.runs):
@@ -240,17 +241,15 @@ def _write_unknown(pairing: Pairing) -> Iterator[str]:
     )
 
 
-def _write_change(found: Comparison, *, smaller: bool = False) -> str:
+def _write_change(found: Comparison, of: str, *, smaller: bool = False) -> str:
     """How much larger the larger mean is, or how much smaller the smaller one, with both values."""
     values = sorted((found.rho_a.value, found.rho_b.value))
     less, more = (format_number(value) for value in values)
     if values[0] <= 0:
-        return f"{'smaller' if smaller else 'larger'} on average ({less} and {more} of the size of the input)"
+        return f"{'smaller' if smaller else 'larger'} on average ({less} and {more} {of})"
     share = 1 - values[0] / values[1] if smaller else values[1] / values[0] - 1
     told = f"{less} against {more}" if smaller else f"{more} against {less}"
-    return (
-        f"{format_percent(share, 2)} {'smaller' if smaller else 'larger'} on average ({told} of the size of the input)"
-    )
+    return f"{format_percent(share, 2)} {'smaller' if smaller else 'larger'} on average ({told} {of})"
 
 
 def _write_interval(mean: Estimate) -> str:

@@ -29,9 +29,12 @@ def find_differences(a: Run, b: Run) -> list[str]:
         found.append(f"attack {a.identity['attack']['name']} and {b.identity['attack']['name']}")
     if a.p != b.p:
         found.append(f"norm l{a.p:g} and l{b.p:g}")
+    elif a.unit != b.unit:
+        found.append(f"unit {a.unit} and {b.unit}")
     mine, theirs = a.identity["attack"]["knobs"], b.identity["attack"]["knobs"]
     # Another attack searches in another way, so its knobs are its own business, except those that say what is asked.
     names = [name for name in dict.fromkeys((*QUESTION, *mine, *theirs)) if not other or name in QUESTION]
+    names = [name for name in names if name != "unit"]  # it means something for p = 0 only
     found += [
         f"{name} {say_value(mine.get(name))} and {say_value(theirs.get(name))}"
         for name in names
@@ -45,7 +48,7 @@ def find_differences(a: Run, b: Run) -> list[str]:
 def ask_the_same(a: Run, b: Run) -> bool:
     """Whether both attacks looked for the same thing, so that the smaller answer is the better one."""
     mine, theirs = a.identity["attack"]["knobs"], b.identity["attack"]["knobs"]
-    return a.p == b.p and all(mine.get(name) == theirs.get(name) for name in QUESTION)
+    return a.p == b.p and a.unit == b.unit and all(mine.get(name) == theirs.get(name) for name in QUESTION)
 
 
 def find_remarks(a: Run, b: Run) -> list[str]:

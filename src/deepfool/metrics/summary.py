@@ -77,6 +77,7 @@ def summarize(
         "verdict": {"lead": words.lead, "failures": words.failures, "lines": words.lines, "proofs": tell_proofs(head)},
         "p": run.p,
         "norm": f"l{run.p:g}",
+        "unit": run.unit,
         "samples": len(records),
         "expected": run.expected,
         "status": {status.name: int((records.status == status).sum()) for status in Status},

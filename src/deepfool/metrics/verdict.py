@@ -14,6 +14,7 @@ from deepfool.metrics.brackets import Bracket
 from deepfool.metrics.estimates import quantile
 from deepfool.metrics.formatting import format_number, format_percent
 from deepfool.metrics.headline import Headline, Standing, choose_headline
+from deepfool.metrics.measures import describe_measure
 from deepfool.metrics.robustness import clean_accuracy, relative_distances
 from deepfool.metrics.setup import Setup, describe_setup, has_pixels, leaves_range
 from deepfool.runs.audit.checklist import Audit
@@ -154,12 +155,11 @@ def _tell_mean(run: Run, head: Headline) -> str:
     share = format_percent(head.answered.value)
     if head.unanswered:
         return (
-            f"For the other {head.answered.count:,}, a perturbation of {share} of the size of the input was enough on "
+            f"For the other {head.answered.count:,}, {describe_measure(run).tell_change(share)} was enough on "
             f"average. That is their mean alone: it says nothing of the {head.unanswered:,} without an answer."
         )
     return (
-        f"On average, a perturbation of {share} of the size of the input is enough to change the decision of {model} "
-        f"on {data}."
+        f"On average, {describe_measure(run).tell_change(share)} is enough to change the decision of {model} on {data}."
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from deepfool.attacks.shared.aims import find_goal
 from deepfool.errors import InputError, RunError, require
 from deepfool.metrics import accuracy_curve, describe_setup, rho_answered
+from deepfool.metrics.measures import describe_measure
 from deepfool.reporting.charts import find_end, make_classes, make_histogram
 from deepfool.runs.records import Run
 
@@ -111,7 +112,8 @@ def _draw_curve(figure: Any, runs: Sequence[Run]) -> None:
     classes = all(find_goal(run.identity["attack"]["knobs"]).reads == "classes" for run in runs)
     what = "accuracy" if classes else "decisions that hold"
     axes.set(ylabel=f"{what} (%), at most", ylim=(0, 102), xlim=(0, end))
-    axes.set_xlabel(f"largest {_norm(runs[0])} norm of the perturbation", parse_math=True)
+    size = describe_measure(runs[0]).name_size(_norm(runs[0]))
+    axes.set_xlabel(f"largest {size}", parse_math=True)
     if len(runs) > 1:
         axes.legend()
 
@@ -134,7 +136,9 @@ def _draw_histogram(figure: Any, runs: Sequence[Run]) -> None:
     whole = not any(each.censored.any() for each in records)
     whose = r"the mean, $\hat\rho_{\mathrm{adv}}$" if whole else "the mean of those with an answer"
     axes.set(ylabel="samples (%)", xlim=(0, found["edges"][-1]))
-    axes.set_xlabel(rf"$\|\hat r\| / \|x\|$ in {_norm(runs[0])} (dashed: {whose})", parse_math=True)
+    counted = describe_measure(runs[0])
+    what = counted.ratio if counted.unit else rf"$\|\hat r\| / \|x\|$ in {_norm(runs[0])}"
+    axes.set_xlabel(f"{what} (dashed: {whose})", parse_math=True)
     if len(runs) > 1:
         axes.legend()
 

@@ -29,6 +29,7 @@ from deepfool.metrics import (
     share_fooled,
 )
 from deepfool.metrics.criteria import find_criteria
+from deepfool.metrics.measures import Measure, describe_measure
 from deepfool.metrics.radii import AtRadius
 from deepfool.metrics.summary import find_notes
 from deepfool.metrics.verdict import format_bound
@@ -57,6 +58,7 @@ class Part:
     records: Records
     name: str
     norm: str
+    measure: Measure
     setup: Setup
     headline: Headline
     rho: Estimate
@@ -187,7 +189,8 @@ def _make_part(
     audit = read_audit(run, len(records))
     headline = choose_headline(run, records, audit)
     return Part(
-        run=run, records=records, name=name, norm=wording.name_norm(run.p), setup=describe_setup(run),
+        run=run, records=records, name=name, norm=wording.name_norm(run.p, run.unit), setup=describe_setup(run),
+        measure=describe_measure(run),
         headline=headline, bracket=draw_bracket(headline.bracket), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5), radii=accuracy_at_radii(run, records, eps),
@@ -238,6 +241,9 @@ def _group_by_norm(parts: Sequence[Part]) -> list[dict[str, Any]]:
             {
                 "norm": norm,
                 "share": "accuracy" if all(part.classy for part in members) else "decisions that hold",
+                "size": members[0].measure.name_size(norm),
+                "ratio": members[0].measure.ratio,
+                "counted": bool(members[0].measure.unit),
                 "names": [part.name for part in members],
                 "places": [parts.index(part) for part in members],
                 "curves": curves,

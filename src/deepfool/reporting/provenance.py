@@ -79,7 +79,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
         ("data", f"{data['name']}, split {data['split']}, samples {_shorten(str(identity['indices']))}"),
         ("data, SHA-256", str(identity["data"]["sha256"])),
         ("attack", str(identity["attack"]["name"])),
-        ("norm", name_norm(run.p)),
+        ("norm", name_norm(run.p, run.unit)),
         *((f"knob {name}", _format_value(value)) for name, value in identity["attack"]["knobs"].items()),
         ("precision", str(identity["dtype"])),
         ("seed", str(identity["seed"])),

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.attacks.shared.aims import Aim, read_goal
 from deepfool.attacks.shared.alternatives import open_aim
-from deepfool.attacks.shared.arguments import Bounds
+from deepfool.attacks.shared.arguments import Bounds, count_channels
 from deepfool.attacks.shared.registry import (
     ATTACKS,
     Attack,
@@ -32,6 +32,7 @@ from deepfool.datasets.pictures import Limits, open_picture, read_picture
 from deepfool.errors import DataError, InputError
 from deepfool.models.sources import Source
 from deepfool.norms import norm as norm_of
+from deepfool.norms import norm_of_whole
 from deepfool.reporting.naming import names_of_network
 
 TOP = 3
@@ -60,12 +61,15 @@ class Outcome:
     before: list[Score]
     after: list[Score]
     norm: float
+    """Of the perturbation; for p = 0 how many features or pixels (`unit`) changed."""
     rho: float
     iterations: int
     reason: str
     r: Tensor
     classifier: Classifier
     """The attacked model with its threshold. Use it to classify the image again."""
+    unit: str = ""
+    """What p = 0 counts; empty for norms."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, without the perturbation and the model."""
@@ -170,12 +174,14 @@ def attack_one(
     r = found.r[0].detach().cpu()
     with f.frozen(), torch.no_grad():
         before, after = f(x.unsqueeze(0))[0], f(found.x)[0]
-    size, rho = measure(x, x + r, p)
+    channels = count_channels(found.unit, p, x.unsqueeze(0))
+    size, rho = measure(x, x + r, p, channels)
     return Outcome(
         attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
         adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
         rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
         classifier=_judge_by(aim, f, x.unsqueeze(0)),
+        unit=found.unit if p == 0 else "",
     )  # fmt: skip
 
 
@@ -229,14 +235,14 @@ def _rank(source: Source, scores: Tensor) -> list[Score]:
     ]
 
 
-def measure(x: Tensor, y: Tensor, p: float) -> tuple[float, float]:
-    """The p-norm of y - x, and its ratio to the p-norm of x.
+def measure(x: Tensor, y: Tensor, p: float, channels: int = 1) -> tuple[float, float]:
+    """The p-norm of y - x, and its ratio to the p-norm of x; for p = 0 how many units changed, and their share.
 
     >>> measure(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[3.0, 5.0]]]), 2)
     (1.0, 0.2)
     """
-    size = float(norm_of((y.double() - x.double()).reshape(1, -1), p)[0])
-    whole = float(norm_of(x.double().reshape(1, -1), p)[0])
+    size = float(norm_of((y.double() - x.double()).reshape(1, -1), p, channels)[0])
+    whole = float(norm_of_whole(x.double().reshape(1, -1), p, channels)[0])
     return size, size / whole if whole > 0 else float("nan")
 
 

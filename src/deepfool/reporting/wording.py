@@ -21,12 +21,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def name_norm(p: float) -> str:
-    """The usual symbol of a norm.
+def name_norm(p: float, unit: str = "") -> str:
+    """The usual symbol of a norm; for p = 0 with what is counted, if that is not features.
 
-    >>> name_norm(2.0), name_norm(math.inf), name_norm(1.5)
-    ('ℓ2', 'ℓ∞', 'ℓ1.5')
+    >>> name_norm(2.0), name_norm(math.inf), name_norm(1.5), name_norm(0, "pixel")
+    ('ℓ2', 'ℓ∞', 'ℓ1.5', 'ℓ0 (pixels)')
     """
+    if unit == "pixel":
+        return "ℓ0 (pixels)"
     return "ℓ∞" if math.isinf(p) else f"ℓ{p:g}"
 
 

@@ -68,6 +68,11 @@ class Run:
         return manifests.read_number(self.identity["p"])
 
     @property
+    def unit(self) -> str:
+        """What p = 0 counts, "feature" or "pixel"; empty where a norm was measured."""
+        return str(self.identity["attack"]["knobs"].get("unit") or "feature") if self.p == 0 else ""
+
+    @property
     def expected(self) -> int:
         """How many rows the run has when it is complete."""
         return int(self.manifest["samples"])

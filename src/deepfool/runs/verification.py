@@ -14,12 +14,13 @@ from torch import Tensor
 
 from deepfool.attacks.shared.aims import Aim, Other, find_goal
 from deepfool.attacks.shared.alternatives import judge
+from deepfool.attacks.shared.arguments import count_channels
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
 from deepfool.datasets import Data, load
 from deepfool.errors import DeepFoolError, RunError
 from deepfool.models.sources import Source, resolve
-from deepfool.norms import norm
+from deepfool.norms import norm, norm_of_whole
 from deepfool.runs.execution import choose_device
 from deepfool.runs.records import Run, refuse_code
 from deepfool.runs.rows import Row
@@ -110,7 +111,8 @@ def verify(
         fooled = [rows[i] for i in keep]
         if fooled:
             x = samples.batch([row["index"] for row in fooled])
-            _verify_batch(found, trials, fooled, x.to(device), torch.from_numpy(r[keep]).to(device), own, run.p)
+            r_kept = torch.from_numpy(r[keep]).to(device)
+            _verify_batch(found, trials, fooled, x.to(device), r_kept, own, run.p, run.unit)
         on_progress(found.rows, run.expected)
     return found
 
@@ -208,14 +210,14 @@ def _cut(y: Tensor, batch_size: int | None) -> Sequence[Tensor]:
 
 def _verify_batch(
     found: Verification, trials: Sequence[tuple[Trial, _Look | None]], rows: Sequence[Row], x: Tensor, r: Tensor,
-    own: torch.dtype, p: float,
+    own: torch.dtype, p: float, unit: str,
 ) -> None:  # fmt: skip
     index = [row["index"] for row in rows]
     label = torch.tensor([row["label"] for row in rows], device=x.device)
     adv_label = torch.tensor([row["adv_label"] for row in rows], device=x.device)
     found.fooled += len(rows)
     x = x.to(own)
-    found.wrong_norms += _compare_norms(rows, x, r, p)
+    found.wrong_norms += _compare_norms(rows, x, r, p, unit)
     clean = trials[0][1]
     if clean is not None:
         off = (clean(x, torch.zeros_like(r), label) != label).tolist()
@@ -238,13 +240,14 @@ def _verify_batch(
         trial.lost = (trial.lost + [i for i, gone in zip(index, lost, strict=True) if gone])[:20]
 
 
-def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, p: float) -> list[int]:
+def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, p: float, unit: str) -> list[int]:
     """The samples whose norms in the rows differ from those of the stored r, or of x."""
     wrong: set[int] = set()
-    for side, values in (("r", r), ("x", x)):
+    channels = count_channels(unit or "feature", p, x)
+    for side, values, measure in (("r", r, norm), ("x", x, norm_of_whole)):
         flat = values.flatten(1).double()
         for name, size in (("l1", 1.0), ("l2", 2.0), ("linf", math.inf), ("p", p)):
-            now = norm(flat, size).cpu().numpy()
+            now = measure(flat, size, channels).cpu().numpy()
             then = np.array([row[f"{side}_{name}"] for row in rows], np.float64)
             off = ~np.isclose(now, then, rtol=TOLERANCE, atol=1e-12)
             wrong.update(rows[i]["index"] for i in np.flatnonzero(off).tolist())

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.aims import find_goal
+from deepfool.attacks.shared.arguments import count_channels
 from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
 from deepfool.classifier.classifier import OUTPUTS
 from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
 from deepfool.models.sources import Source, resolve
-from deepfool.norms import check_p, norm
+from deepfool.norms import check_p, norm, norm_of_whole
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.runs.proving import prove
 from deepfool.runs.rows import Group, Row
@@ -272,8 +273,9 @@ def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row
     """
     sizes = {"l1": 1.0, "l2": 2.0, "linf": math.inf, "p": p}
     r_flat, x_flat = (each.detach().flatten(1).double() for each in (found.r, x))
-    r_norms = {name: norm(r_flat, size).tolist() for name, size in sizes.items()}
-    x_norms = {name: norm(x_flat, size).tolist() for name, size in sizes.items()}
+    channels = count_channels(found.unit, p, x)
+    r_norms = {name: norm(r_flat, size, channels).tolist() for name, size in sizes.items()}
+    x_norms = {name: norm_of_whole(x_flat, size, channels).tolist() for name, size in sizes.items()}
     whole = {
         name: getattr(found, name).tolist() for name in ("label", "adv_label", "iterations", "forwards", "backwards")
     }

@@ -11,6 +11,9 @@ from torch import Tensor
 from deepfool.outcomes import Evidence as Evidence
 from deepfool.outcomes import Status as Status
 
+_OF_ALL_ROWS = ("reason", "p", "unit")
+"""The fields that are no tensors."""
+
 
 @dataclass(frozen=True)
 class Adversarial:
@@ -30,7 +33,8 @@ class Adversarial:
     adv_label: Tensor
     """The label predicted at `x`."""
     norm: Tensor
-    """The p-norm of `r`; infinite where the search failed, 0 where the sample was misclassified to begin with."""
+    """The p-norm of `r`, for p = 0 how many of its entries are not zero (see `unit`); infinite where the search failed,
+    0 where the sample was misclassified to begin with."""
     iterations: Tensor
     """Steps taken."""
     status: Tensor
@@ -48,6 +52,8 @@ class Adversarial:
     converged: Tensor = None  # type: ignore[assignment]
     """A boolean per sample: whether the last tenth of its passes made the perturbation less than 0.5 % smaller. Not
     known to have, if an attack of your own leaves it out."""
+    unit: str = "feature"
+    """For p = 0: what `norm` counts, "feature" or "pixel"."""
 
     def __post_init__(self) -> None:
         if self.evidence is None:
@@ -69,9 +75,10 @@ class Adversarial:
         picked = {
             f.name: getattr(self, f.name)[index.to(self.label.device)]
             for f in fields(self)
-            if f.name not in ("reason", "p")
+            if f.name not in _OF_ALL_ROWS
         }
-        return Adversarial(**picked, reason=tuple(self.reason[i] for i in index.tolist()), p=self.p)
+        reason = tuple(self.reason[i] for i in index.tolist())
+        return Adversarial(**picked, reason=reason, p=self.p, unit=self.unit)
 
     @staticmethod
     def concatenate(parts: Sequence[Adversarial]) -> Adversarial:
@@ -79,18 +86,20 @@ class Adversarial:
         tensors = {
             f.name: torch.cat([getattr(part, f.name) for part in parts])
             for f in fields(Adversarial)
-            if f.name not in ("reason", "p")
+            if f.name not in _OF_ALL_ROWS
         }
-        return Adversarial(**tensors, reason=tuple(r for part in parts for r in part.reason), p=parts[0].p)
+        reason = tuple(r for part in parts for r in part.reason)
+        return Adversarial(**tensors, reason=reason, p=parts[0].p, unit=parts[0].unit)
 
     @staticmethod
-    def empty(x: Tensor, p: float) -> Adversarial:
+    def empty(x: Tensor, p: float, unit: str = "feature") -> Adversarial:
         """The result for a batch of no samples."""
         whole = torch.zeros(0, dtype=torch.long, device=x.device)
         real = torch.zeros(0, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
         return Adversarial(
             x=x.clone(), r=x.to(real.dtype), label=whole, adv_label=whole, norm=real, iterations=whole,
             status=whole, forwards=whole, backwards=whole, evidence=whole, converged=whole.bool(), reason=(), p=p,
+            unit=unit,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -112,5 +121,6 @@ def describe(found: Adversarial) -> str:
     counts = ", ".join(f"{n} {s.name.lower()}" for s in Status if (n := int((found.status == s).sum())))
     norms = found.norm[found.fooled]
     whose = "" if len(norms) == len(found) else " among the fooled"
-    median = f", median l{found.p:g} norm {norms.median().item():.4g}{whose}" if len(norms) else ""
+    what = f"median of {found.unit}s changed" if found.p == 0 else f"median l{found.p:g} norm"
+    median = f", {what} {norms.median().item():.4g}{whose}" if len(norms) else ""
     return f"{len(found)} sample{'s' * (len(found) != 1)}: {counts or 'none'}{median}"

@@ -32,6 +32,8 @@ class Answers:
         """(n, d): the perturbations to return."""
         self.size = torch.full((n,), math.inf, dtype=asked.x_0.dtype, device=asked.x_0.device)
         """(n,): the norm of the smallest perturbation that fools; infinite while there is none."""
+        self.length = self.size.clone()
+        """(n,): its l2 norm, which decides between two of one size: for p = 0 they often are."""
         self.adv_label = asked.label.clone()
         self.iterations = torch.zeros_like(asked.label)
         self.evidence = torch.zeros_like(asked.label)
@@ -58,8 +60,13 @@ class Answers:
         decided that by itself.
         """
         fooled = self.is_fooled(rows, z) if fooled is None else fooled
-        size = norm(self.asked.settled(rows, r), self.asked.p)
-        better = fooled if replace else fooled & (size < self.size[rows])
+        settled = self.asked.settled(rows, r)
+        size = self.asked.measure(settled)
+        smaller = size < self.size[rows]
+        if self.asked.p == 0:
+            length = norm(settled, 2)
+            smaller |= (size == self.size[rows]) & (length < self.length[rows])
+        better = fooled if replace else fooled & smaller
         chosen = better.nonzero()[:, 0]
         if not bool((rows[1:] > rows[:-1]).all()):  # a sample may appear twice
             # Largest first: of several perturbations of one sample the last one is then the smallest.
@@ -67,6 +74,8 @@ class Answers:
             chosen = chosen[_last_of_each(rows[chosen])]
         self._keep(rows[chosen], r[chosen], z[chosen])
         self.size[rows[chosen]] = size[chosen]
+        if self.asked.p == 0:
+            self.length[rows[chosen]] = length[chosen]
         self.status[rows[chosen]] = int(Status.FOOLED)
         self.evidence[rows[chosen]] = int(evidence)
         self._history.append((rows[chosen], self.model.spent(rows[chosen]), size[chosen]))
@@ -110,10 +119,10 @@ class Answers:
         failed = (self.status == Status.STUCK) | (self.status == Status.EXHAUSTED)
         return Adversarial(
             x=asked.shaped(asked.clamp(everyone, asked.x_0 + self.r)), r=r.view(asked.like.shape), label=asked.label,
-            adv_label=self.adv_label, norm=torch.where(failed, torch.inf, norm(r, asked.p)),
+            adv_label=self.adv_label, norm=torch.where(failed, torch.inf, asked.measure(r)),
             iterations=self.iterations, status=self.status, forwards=self.model.forwards,
             backwards=self.model.backwards, evidence=self.evidence, converged=self.converged(),
-            reason=tuple(self.reason), p=asked.p,
+            reason=tuple(self.reason), p=asked.p, unit=asked.unit,
         )  # fmt: skip
 
 

@@ -128,6 +128,43 @@ def check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tens
     return lower, upper
 
 
+UNITS = ("feature", "pixel")
+"""What p = 0 counts."""
+
+
+def count_channels(unit: str, p: float, x: Tensor) -> int:
+    """How many features of x count as one: for p = 0 and pixels, the channels of an image; otherwise 1.
+
+    >>> count_channels("pixel", 0, torch.zeros(1, 3, 8, 8)), count_channels("feature", 0, torch.zeros(1, 3, 8, 8))
+    (3, 1)
+    """
+    if not isinstance(unit, str) or unit not in UNITS:
+        raise InputError(f"unit must be 'feature' or 'pixel', got {unit!r:.80}.")
+    if unit == "feature":
+        return 1
+    if p != 0:
+        raise InputError(f"unit says what p = 0 counts, got unit={unit!r} with p = {p:g}.", hint="p=0.")
+    if x.ndim != 4:
+        raise InputError(
+            f"pixels are counted in images (channels, height, width), got samples of shape {tuple(x.shape[1:])}.",
+            hint="unit='feature'.",
+        )
+    return x.shape[1]
+
+
+def check_room(p: float, lower: Tensor | None, upper: Tensor | None) -> None:
+    """p = 0 needs bounds: without them a single feature may go as far as it takes."""
+    if p != 0:
+        return
+    if lower is None or upper is None:
+        raise InputError(
+            "p = 0 needs bounds: without them one feature that moves far enough changes most decisions.",
+            hint="bounds=(0, 1) for images (--bounds 0,1).",
+        )
+    if not bool(lower.isfinite().all() and upper.isfinite().all()):
+        raise InputError("p = 0 needs finite bounds, got infinite ones.", hint="the least and largest value of x.")
+
+
 def check_mask(mask: Tensor, like: Tensor) -> Tensor:
     full = _spread_out(mask, like, "mask")
     if full.is_floating_point() and bool(full.isnan().any()):

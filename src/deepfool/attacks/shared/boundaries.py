@@ -19,7 +19,7 @@ from deepfool.norms import distance, dual, norm, reach, step, step_in_box
 
 
 def step_to_boundary(
-    x: Tensor, gap: Tensor, w: Tensor, lower: Tensor | None, upper: Tensor | None, p: float
+    x: Tensor, gap: Tensor, w: Tensor, lower: Tensor | None, upper: Tensor | None, p: float, channels: int = 1
 ) -> tuple[Tensor, Tensor]:
     """The smallest r with w . r = gap (of either sign) from the points x (k, d), inside the box.
 
@@ -32,16 +32,20 @@ def step_to_boundary(
     if lower is None or upper is None:
         return step(length, towards, p), distance(length, towards, p).isfinite()
     room = torch.where(towards > 0, upper - x, x - lower).clamp_min(0)
-    return step_in_box(length, towards, room, p)
+    return step_in_box(length, towards, room, p, channels)
 
 
 class NearestBoundary:
     """The nearest linearised boundary of each point x (k, d) among the classes offered so far."""
 
-    def __init__(self, x: Tensor, lower: Tensor | None, upper: Tensor | None, p: float, *, stretch: bool = False):
+    def __init__(
+        self, x: Tensor, lower: Tensor | None, upper: Tensor | None, p: float, *, stretch: bool = False,
+        channels: int = 1,
+    ) -> None:  # fmt: skip
         """`stretch`: where no boundary can be reached in the box, take the step that goes as far towards one as it can;
         its distance stays infinite."""
         self.x, self.lower, self.upper, self.p, self.stretch = x, lower, upper, p, stretch
+        self.channels = channels
         self.distance = x.new_full((len(x),), math.inf)
         self.step = torch.zeros_like(x)
         self.gap = self.distance.clone()
@@ -71,9 +75,9 @@ class NearestBoundary:
                 return
             k, who = column[here], at[here]
             r_k, possible = step_to_boundary(
-                self.x[who], gap[here, k], w[here, k], self.lower[who], self.upper[who], self.p
+                self.x[who], gap[here, k], w[here, k], self.lower[who], self.upper[who], self.p, self.channels
             )
-            size = torch.where(possible, norm(r_k, self.p), math.inf)
+            size = torch.where(possible, norm(r_k, self.p, self.channels), math.inf)
             closer = size < self.distance[who]
             if self.stretch:
                 closer |= self.gap[who].isinf()

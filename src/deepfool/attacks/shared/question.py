@@ -16,6 +16,8 @@ from torch import Tensor
 from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.attacks.shared.alternatives import Read
 from deepfool.attacks.shared.goals import Goal
+from deepfool.errors import InputError
+from deepfool.norms import norm
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,20 @@ class Question:
     """The user's x: shape, type and memory layout of what the model is given."""
     everyone: Tensor
     """(n,): all rows."""
+    channels: int = 1
+    """For p = 0: how many features count as one, the channels of a pixel; 1 where features are counted."""
 
     @property
     def classes(self) -> int:
         return self.scores.shape[1]
+
+    @property
+    def unit(self) -> str:
+        return "feature" if self.channels == 1 else "pixel"
+
+    def measure(self, r: Tensor) -> Tensor:
+        """The size of perturbations (k, d) in the norm that is asked for."""
+        return norm(r, self.p, self.channels)
 
     def of(self, rows: Tensor, values: Tensor) -> Tensor:
         """values[rows], for reading only: where that is all of them, they are not copied."""
@@ -58,6 +70,12 @@ class Question:
         """The bounds of these samples, (k, d) each, or None twice."""
         if self.lower is None or self.upper is None:
             return None, None
+        return self.of(rows, self.lower), self.of(rows, self.upper)
+
+    def walls(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The bounds of these samples where there are some: for p = 0 there always are."""
+        if self.lower is None or self.upper is None:
+            raise InputError("this attack needs bounds.", hint="bounds=(0, 1) for images.")
         return self.of(rows, self.lower), self.of(rows, self.upper)
 
     def inputs(self, rows: Tensor, y: Tensor) -> Tensor:

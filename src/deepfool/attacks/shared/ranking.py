@@ -12,7 +12,6 @@ from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.pruning import WIDE, Slopes
 from deepfool.attacks.shared.task import Task
 from deepfool.classifier.jacobian import Tangent, difference
-from deepfool.norms import norm
 
 OUT_OF_REACH = 10
 """A class that no point of the box reaches in the linear picture looks farther by this much times what is missing."""
@@ -58,10 +57,10 @@ def rank_classes(task: Task, candidates: int, keep: int) -> Ranking:
                 seeds = difference(tangent.guide, classes[:, 0], reference)
                 model.learn_rounding(rows, x, torch.nan_to_num(w, 0.0, 0.0, 0.0), seeds, tangent)
             w = torch.nan_to_num(asked.masked(rows, w), 0.0, 0.0, 0.0)
-            step, _ = step_to_boundary(x, gaps[:, k], w, lower, upper, asked.p)
+            step, _ = step_to_boundary(x, gaps[:, k], w, lower, upper, asked.p, asked.channels)
             # Out of reach in the linear picture is not out of reach: such classes come last.
             missing = 1 - ((w * step).sum(1) / gaps[:, k]).clamp(0, 1)
-            far = norm(step, asked.p) * (1 + OUT_OF_REACH * missing)
+            far = asked.measure(step) * (1 + OUT_OF_REACH * missing)
             distances.append(torch.where((w != 0).any(1) & (classes[:, k] != asked.label[rows]), far, math.inf))
             slopes.append(w)
     distance, order = torch.stack(distances, 1).sort(1)

@@ -24,12 +24,14 @@ ATTACKS: dict[str, str] = {
     "ddn": "deepfool.attacks.ddn:ddn",
     "fmn": "deepfool.attacks.fmn:fmn",
     "fab": "deepfool.attacks.fab:fab",
+    "sparsefool": "deepfool.attacks.sparsefool:sparsefool",
+    "sigma_zero": "deepfool.attacks.sigma_zero:sigma_zero",
     "fgsm": "deepfool.attacks.fgsm:fgsm",
     "lbfgs": "deepfool.attacks.lbfgs:lbfgs",
 }
 """name -> "module:function"."""
 
-END_WITH_THE_FIRST = ("deepfool", "superdeepfool", "fgsm")
+END_WITH_THE_FIRST = ("deepfool", "superdeepfool", "sparsefool", "fgsm")
 """Attacks that end when something fools, or soon after: whether a row had converged means nothing for them."""
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -29,7 +29,9 @@ from deepfool.attacks.shared.arguments import (
     check_inputs,
     check_labels,
     check_mask,
+    check_room,
     check_threshold,
+    count_channels,
     spread_target,
 )
 from deepfool.attacks.shared.counting import CountedModel
@@ -40,7 +42,7 @@ from deepfool.attacks.shared.rounding import Rounding
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
-from deepfool.norms import check_p
+from deepfool.norms import check_p, refuse_zero
 
 F = TypeVar("F", bound=Callable[..., Adversarial])
 
@@ -106,27 +108,30 @@ def run(
     tighten: bool = False,
     classes: bool = False,
     unmask: bool = False,
+    unit: str = "feature",
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """Run the body of an attack on a checked task and return what it found.
 
-    `norms` are those that the attack works in (None: any); `classes` says that it begins with the gradients of several
-    classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations that hide
-    gradients.
+    `norms` are those that the attack works in (None: any p >= 1); `classes` says that it begins with the gradients of
+    several classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations
+    that hide gradients; `unit` is what p = 0 counts.
     """
     from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
 
-    p = check_p(p)
+    name = body.__qualname__.partition(".")[0]  # the body is defined inside its attack
+    p = check_p(p) if norms is not None else refuse_zero(p, name)
     if norms is not None and p not in norms:
-        name = body.__qualname__.partition(".")[0]  # the body is defined inside its attack
         known = ", ".join(f"{each:g}" for each in norms[:-1]) + f" and {norms[-1]:g}"
-        raise InputError(f"{name} works in the norms p = {known}, got {p:g}.", hint="deepfool takes any p >= 1.")
+        hint = "deepfool takes any p >= 1." if p else "smallest, sparsefool and sigma_zero count features (p = 0)."
+        raise InputError(f"{name} works in the norms p = {known}, got {p:g}.", hint=hint)
     check_inputs(x)
     tighten = check_flag(tighten, "tighten")
     check_threshold(shared.get("threshold"))
+    channels = count_channels(unit, p, x)
     if len(x) == 0:
-        return Adversarial.empty(x, p)
-    with prepare(model, x, p=p, classes=classes, unmask=unmask, **shared) as task:
+        return Adversarial.empty(x, p, unit)
+    with prepare(model, x, p=p, classes=classes, unmask=unmask, channels=channels, **shared) as task:
         if len(task.rows):
             body(task)
         if tighten:
@@ -149,6 +154,7 @@ def prepare(
     outputs: str = "auto",
     classes: bool = False,
     unmask: bool = False,
+    channels: int = 1,
 ) -> Iterator[Task]:
     """Check the arguments, look at x_0 once, and hold the model frozen while this is open. `x` must not be empty."""
     aim, target = read_goal(goal, target)
@@ -159,6 +165,7 @@ def prepare(
         flat = like.flatten(1) if like.ndim > 1 else like.view(len(x), 1)
         x_0 = flat.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         lower, upper = check_bounds(bounds, like, x_0)
+        check_room(p, lower, upper)
         allowed = None if mask is None else check_mask(mask, like)
         opening = Tangent(f, like, hidden=True, unmask=unmask) if classes else None
         if opening is None:
@@ -179,7 +186,7 @@ def prepare(
         scores = returned if begun.read is None else begun.read(everyone, returned)
         asked = Question(
             x_0=x_0, scores=scores, label=label, goal=goal_, read=begun.read, p=p, lower=lower, upper=upper,
-            mask=allowed, like=like, everyone=everyone,
+            mask=allowed, like=like, everyone=everyone, channels=channels,
         )  # fmt: skip
         rounding = Rounding(returned, x.dtype, offset=abs(f.cut) + begun.offset)
         counted = CountedModel(

@@ -66,7 +66,7 @@
           (curve.low ? ", %{customdata[2]:.1%} if what has no answer counts as fooled" : "") + "<extra></extra>",
       });
     });
-    const title = relative ? `ε / ‖x‖ in ${group.norm}`
+    const title = group.counted ? (relative ? group.ratio : group.size) : relative ? `ε / ‖x‖ in ${group.norm}`
       : narrow() ? `ε (${group.norm} norm)` : `ε, the largest ${group.norm} norm of the perturbation`;
     return [traces, layout({
       hovermode: "x unified", showlegend: data.several,
@@ -99,7 +99,7 @@
       annotations: mean === null ? [] : [{ x: mean, y: 1, yref: "paper", xanchor: "left", yanchor: "top", xshift: 4,
         showarrow: false, text: `${whose} ${number(mean)}`, bgcolor: colour("--bg") }],
       bargap: 0.06, showlegend: data.several,
-      xaxis: { title: { text: `‖r‖ / ‖x‖ in ${group.norm}` }, rangemode: "tozero" },
+      xaxis: { title: { text: group.counted ? group.ratio : `‖r‖ / ‖x‖ in ${group.norm}` }, rangemode: "tozero" },
       yaxis: { title: { text: "share of the samples" }, tickformat: ".0~%" },
     })];
   }

@@ -200,7 +200,7 @@ def _percent(share: float) -> str:
 
 
 def _cannot(name: str, subject: Subject) -> Check:
-    sentence = f"Not checked: {STRONGEST} works in l1, l2 and linf, and this run measures l{subject.job.p:g}."
+    sentence = f"Not checked: this is known of l1, l2 and linf only, and this run measures l{subject.job.p:g}."
     return Check(name, Verdict.CAUTION, sentence, None)
 
 
