@@ -37,7 +37,9 @@ END_WITH_THE_FIRST = ("deepfool", "superdeepfool", "sparsefool", "fgsm")
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-SHARED = {"bounds": None, "target": None, "mask": None, "threshold": None, "outputs": "auto", "labels": None}
+SHARED = {
+    "bounds": None, "target": None, "goal": None, "mask": None, "threshold": None, "outputs": "auto", "labels": None,
+}  # fmt: skip
 """What every attack takes besides its own arguments, with the defaults; `task.Shared` has the types."""
 
 SET_BY_THE_RUN = ("labels", "seed")
