@@ -117,16 +117,20 @@ def write_page(work: Path, out: Path) -> None:
     """The page, from what is stored."""
     lines = [HEAD, "| network | norm, xi | images used, judged | gradient form | algorithm of 2017 | time, CPU |"]
     lines += ["|---|---|---|---|---|---|"]
+    missing = []
     for name in NETWORKS:
         for ball in BALLS:
             both = [_read(work / f"{name}-{ball}-{method}") for method in METHODS]
             if both[0] is None or both[1] is None:
+                missing.append(f"{name} in {ball}")
                 continue
             first, second = both
             times = " and ".join(_cpu(work, f"{name}-{ball}-{method}") for method in METHODS)
             xi = "10/255" if ball == "linf" else f"4 % ({first.xi:.3g})"
             counts = f"{first.about['used']}, {first.rate.count}"
             lines.append(f"| {name} | {ball}, {xi} | {counts} | {_told(first.rate)} | {_told(second.rate)} | {times} |")
+    if missing:
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
     lines += ["", *_list_peers(work), *_list_mnist(work), *_list_more(work), *_list_choices(work)]
     text = "\n".join(lines).rstrip() + "\n"
     out.mkdir(parents=True, exist_ok=True)
@@ -218,8 +222,8 @@ HEAD = """\
 
 Made by `python -m benchmarks.universal`. One v for all images, found on some and judged on others that were not used,
 inside [0, 1]. Rates are the share of those whose decision changes, with 95 % intervals. Both forms use the same images;
-the gradient form takes 200 steps on a fifth of them, 50 at most; the algorithm of 2017 goes through all
-of them 5 times. Times are seconds of CPU on one thread, judging included; first those of the gradient form.
+the gradient form takes 200 steps on a fifth of them, 50 at most; the algorithm of 2017 goes through all of them 5
+times. Times are seconds of CPU on one thread, judging included; first those of the gradient form.
 """
 PEERS = """\
 The Adversarial Robustness Toolbox {version}, its DeepFool with 10 steps, and both forms here: {name}, {ball}, 10/255,

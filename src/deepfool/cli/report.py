@@ -27,7 +27,7 @@ def report_runs(
 ) -> None:
     """Write one self-contained HTML file: verdict, curves, classes, gallery, and how it was measured.
 
-    Reads only the run folders. On paper it has a first page that can be signed.
+    Reads only the run folders, or one folder of `deepfool universal`. On paper it has a first page that can be signed.
     """
     from deepfool.reporting.page import write_report
     from deepfool.reporting.printing import print_page

@@ -24,7 +24,8 @@ from deepfool.universals.images import Images
 BETA = 3.0
 """Where margins are clipped, in median margins."""
 FIRST_STEP = 0.5
-"""Of xi. Both were chosen on lenet-cifar10 in linf and l2, with 1,000 images (docs/benchmarks/universal.md)."""
+"""Of xi. Both were chosen on lenet-cifar10 alone, in linf and l2 with 1,000 images; `python -m benchmarks.universal
+--choices` compares them with others."""
 MEMORY = 0.9
 """How much of the average of past gradients stays at each step."""
 
