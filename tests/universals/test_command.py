@@ -110,3 +110,12 @@ def test_a_mask_from_a_file(tmp_path):
     )  # fmt: skip
     v = Universal.read(tmp_path / "v").v
     assert (v != 0).tolist() == [True, False, False, False, False, True]
+
+
+def test_a_stopped_command_says_how_to_go_on(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deepfool.universals.universal.universal", stop)
+    said = call(*WORDS, "--out", tmp_path / "v", code=130)
+    assert "run the same command to resume" in said.stderr
