@@ -10,8 +10,8 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "norms", "display", "classifier", "attacks", "certificates", "models", "datasets", "runs",
-    "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
+    "errors", "cache", "norms", "subspaces", "display", "classifier", "attacks", "certificates", "models", "datasets",
+    "runs", "metrics", "training", "reporting", "interactive", "integrations", "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -42,8 +42,8 @@ def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
         "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate", "fab", "fgsm",
-        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps", "superdeepfool",
-        "tighten",
+        "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "smallest", "smallest_eps", "subspaces",
+        "superdeepfool",        "tighten",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

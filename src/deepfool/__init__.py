@@ -72,6 +72,7 @@ _HOME = {
     "models": "",
     "smallest": "deepfool.attacks.smallest",
     "smallest_eps": "deepfool.attacks.fgsm",
+    "subspaces": "",
     "superdeepfool": "deepfool.attacks.superdeepfool",
     "tighten": "deepfool.attacks.tighten",
 }
@@ -105,6 +106,7 @@ __all__ = [
     "models",
     "smallest",
     "smallest_eps",
+    "subspaces",
     "superdeepfool",
     "tighten",
 ]

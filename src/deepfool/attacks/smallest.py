@@ -34,6 +34,7 @@ from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import norm
+from deepfool.subspaces import Subspace
 
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LINEARISED = 10
@@ -77,12 +78,13 @@ def smallest(
     budget: int | None = 100,
     candidates: int | None = None,
     seed: int = 0,
+    subspace: Subspace | Tensor | None = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
 
     Args:
-        model, x, bounds, labels, target, mask, threshold: as for `deepfool`.
+        model, x, bounds, labels, target, goal, mask, subspace, threshold: as for `deepfool`.
         p: 1, 2 or inf.
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values; None for as many as it takes
             until restarts no longer help. A larger budget continues a smaller one, and never gives a larger
@@ -106,7 +108,8 @@ def smallest(
     def body(task: Task) -> None:
         _Search(task, budget, candidates or LINEARISED, seed).run()
 
-    return run(body, model, x, p=p, norms=(1, 2, math.inf), classes=True, unmask=True, **shared)
+    norms = (1, 2, math.inf)
+    return run(body, model, x, p=p, norms=norms, classes=True, unmask=True, subspace=subspace, **shared)
 
 
 class _Search:
