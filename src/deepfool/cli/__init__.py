@@ -33,6 +33,7 @@ from deepfool.cli import (
     report,
     reproduce,
     show,
+    spectrum,
     table,
     train,
     verify,
@@ -70,6 +71,7 @@ _add("check", check.check_run, "deepfool check runs/candidate --min-rho 0.1 --ma
 _add("verify", verify.verify_run, "deepfool verify runs/with-perturbations")
 _add("certify", certify.certify_folder, "deepfool certify runs/mlp-mnist-small-mnist-sample-deepfool-p2 --seconds 5")
 _add("audit", audit.audit_run, "deepfool audit runs/lenet-mnist-mnist-sample-deepfool-p2")
+_add("spectrum", spectrum.show_spectrum, "deepfool spectrum --model lenet-mnist --data mnist-sample -o spectrum.svg")
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
