@@ -10,9 +10,9 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "outcomes", "values", "norms", "display", "classifier", "attacks", "certificates", "models",
-    "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive", "integrations", "live",
-    "experiments", "cli",
+    "errors", "cache", "outcomes", "values", "norms", "subspaces", "display", "classifier", "attacks", "certificates",
+    "models", "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive", "integrations",
+    "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -44,7 +44,7 @@ def test_the_public_names():
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
         "Universal", "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate",
         "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "sigma_zero", "smallest",
-        "smallest_eps", "sparsefool", "superdeepfool", "tighten", "universal",
+        "smallest_eps", "sparsefool", "subspaces", "superdeepfool", "tighten", "universal",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

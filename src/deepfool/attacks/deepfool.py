@@ -34,6 +34,7 @@ from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
+from deepfool.subspaces import Subspace
 
 IN_BOX = (0.6, 0.7)
 """Inside bounds, how much of the first steps is taken before the classifier is linearised again. Features that stop at
@@ -56,6 +57,7 @@ def deepfool(
     target: int | Labels | None = None,
     goal: str | Aim | None = None,
     mask: Tensor | None = None,
+    subspace: Subspace | Tensor | None = None,
     tighten: bool = False,
     threshold: float | None = None,
     outputs: str = "auto",
@@ -80,6 +82,9 @@ def deepfool(
             model "within:0.5" (it leaves y ± 0.5) or "passes:3". See docs/howto/goals.md. The true `labels` are then
             those of the goal: (n, c) zeros and ones, or the true values.
         mask: which features may change (true or non-zero), one mask for all or one per sample.
+        subspace: the directions in which an input may change (`deepfool.subspaces`, or an orthonormal basis (d, m)), in
+            l2. With bounds the answer is clipped to them, and leaves the subspace where it is. Single features hold in
+            every norm, and with bounds exactly.
         tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
         threshold: where a single-score model decides (0 unless given; 0.5 where it returns a probability).
         outputs: what the model returns: "logits", "probabilities", or "auto" to find out (see `Classifier`).
@@ -101,7 +106,7 @@ def deepfool(
 
     return run(
         body, model, x, p=p, tighten=tighten, classes=True, bounds=bounds, labels=labels, target=target, goal=goal,
-        mask=mask, threshold=threshold, outputs=outputs,
+        mask=mask, subspace=subspace, threshold=threshold, outputs=outputs,
     )  # fmt: skip
 
 

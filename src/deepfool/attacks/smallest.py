@@ -35,6 +35,7 @@ from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import norm
+from deepfool.subspaces import Subspace
 
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LINEARISED = 10
@@ -79,12 +80,13 @@ def smallest(
     candidates: int | None = None,
     seed: int = 0,
     unit: str = "feature",
+    subspace: Subspace | Tensor | None = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
 
     Args:
-        model, x, bounds, labels, target, mask, threshold: as for `deepfool`.
+        model, x, bounds, labels, target, goal, mask, subspace, threshold: as for `deepfool`.
         p: 1, 2 or inf.
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values; None for as many as it takes
             until restarts no longer help. A larger budget continues a smaller one, and never gives a larger
@@ -109,7 +111,8 @@ def smallest(
         search = Supports if task.asked.p == 0 else _Search
         search(task, budget, candidates or LINEARISED, seed).run()
 
-    return run(body, model, x, p=p, norms=(0, 1, 2, math.inf), classes=True, unmask=True, unit=unit, **shared)
+    norms = (0, 1, 2, math.inf)
+    return run(body, model, x, p=p, norms=norms, classes=True, unmask=True, unit=unit, subspace=subspace, **shared)
 
 
 class _Search:

@@ -33,6 +33,7 @@ from deepfool.cli import (
     report,
     reproduce,
     show,
+    spectrum,
     table,
     train,
     universal,
@@ -76,6 +77,7 @@ _add(
     universal.find_universal,
     "deepfool universal --model lenet-cifar10 --data cifar10-sample --xi 10/255 --bounds 0,1",
 )
+_add("spectrum", spectrum.show_spectrum, "deepfool spectrum --model lenet-mnist --data mnist-sample -o spectrum.svg")
 _add("merge", merge.merge_runs, "deepfool merge runs/part-1 runs/part-2 -o runs/whole")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")

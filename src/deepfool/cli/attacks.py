@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HAVE_OPTIONS = {"p": "--p", "bounds": "--bounds", "goal": "--goal"}
 """Arguments of an attack that have an option of their own."""
 
-IN_PYTHON_ONLY = ("target", "mask", "start", "threshold", "outputs")
+IN_PYTHON_ONLY = ("target", "mask", "subspace", "start", "threshold", "outputs")
 """Left out of the list: they take tensors, or belong to the model or to a single image."""
 
 _COMMON = "deepfool evaluate --model lenet-mnist --data mnist-sample --limit 100 --attack"

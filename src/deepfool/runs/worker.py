@@ -87,8 +87,9 @@ def describe_job(
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
     complete = complete_knobs(function, knobs)
     complete.pop("p", None)  # belongs to the run
-    if complete.get("goal") is None:  # runs from before there were goals can be resumed
-        complete.pop("goal", None)
+    for name in ("goal", "subspace"):
+        if complete.get(name) is None:  # runs from before there were goals can be resumed
+            complete.pop(name, None)
     return Job(
         # Workers can build the model of a spec themselves; anything else has to be sent to them.
         model=model if isinstance(model, str) else source.module, fingerprint=source.fingerprint, attack=attack,

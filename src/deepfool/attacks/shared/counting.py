@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from deepfool.attacks.shared.lifting import Lifted
 from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.rounding import Rounding
 from deepfool.classifier import Classifier
@@ -30,6 +31,11 @@ class CountedModel:
         if any(name in ("tanh at the end", "sigmoid at the end") for name in self.masks):
             self.rounding.squash()
 
+    def _take(self, rows: Tensor) -> None:
+        """Say which samples the next points belong to, where the model depends on that."""
+        if isinstance(self.f.model, Lifted):
+            self.f.model.take(rows)
+
     def count(self, rows: Tensor, *, forwards: int = 0, backwards: int = 0) -> None:
         """Note passes of these samples; a sample may appear in `rows` several times."""
         for counter, passes in ((self.forwards, forwards), (self.backwards, backwards)):
@@ -43,6 +49,7 @@ class CountedModel:
     def look(self, rows: Tensor, y: Tensor) -> Tensor:
         """The scores at the points y of these samples."""
         self.count(rows, forwards=1)
+        self._take(rows)
         with torch.no_grad():
             z = self.f(self.asked.inputs(rows, y)).detach()
             return z if self.asked.read is None else self.asked.read(rows, z)
@@ -53,6 +60,7 @@ class CountedModel:
         `hidden`: keep what the last hidden layer returns.
         """
         self.count(rows, forwards=1)
+        self._take(rows)
         tangent = Tangent(self.f, self.asked.inputs(rows, y), hidden=hidden, unmask=bool(self.masks))
         return tangent.through(self.asked.reading(rows))
 
@@ -75,6 +83,7 @@ class CountedModel:
     def guided_gradient(self, rows: Tensor, y: Tensor, of: Combine | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The same for a model that hides gradients: its scores, the guide (see `unmasking`), and the gradient of the
         combination that `of` chooses by the guide. Where nothing is hidden, the guide is the scores."""
+        self._take(rows)
         tangent = Tangent(self.f, self.asked.inputs(rows, y), unmask=bool(self.masks))
         tangent.through(self.asked.reading(rows))
         z, guide = tangent.scores, tangent.guide

@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from functools import partial
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ from deepfool.attacks.shared.arguments import (
 )
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.goals import Leave, Reach
+from deepfool.attacks.shared.lifting import check_subspace, run_in
 from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.registry import SHARED
 from deepfool.attacks.shared.rounding import Rounding
@@ -109,13 +111,15 @@ def run(
     classes: bool = False,
     unmask: bool = False,
     unit: str = "feature",
+    subspace: Any = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """Run the body of an attack on a checked task and return what it found.
 
     `norms` are those that the attack works in (None: any p >= 1); `classes` says that it begins with the gradients of
     several classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations
-    that hide gradients; `unit` is what p = 0 counts.
+    that hide gradients; `unit` is what p = 0 counts; `subspace` are the directions in which the inputs may change (see
+    `lifting`).
     """
     from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
 
@@ -131,6 +135,10 @@ def run(
     channels = count_channels(unit, p, x)
     if len(x) == 0:
         return Adversarial.empty(x, p, unit)
+    if subspace is not None:
+        search = partial(run, body, norms=norms, tighten=tighten, classes=classes, unmask=unmask, unit=unit)
+        own: dict[str, Any] = {"bounds": None, "threshold": None, "outputs": "auto", **shared}
+        return run_in(check_subspace(subspace, x, p, own.pop("mask", None)), search, model, x, p=p, **own)
     with prepare(model, x, p=p, classes=classes, unmask=unmask, channels=channels, **shared) as task:
         if len(task.rows):
             body(task)
