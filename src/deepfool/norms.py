@@ -20,6 +20,13 @@ from torch import Tensor
 
 from deepfool.errors import InputError
 
+ON_THE_HOST = ("cpu",)
+"""Devices whose numbers Python sees without waiting. Elsewhere a look at them stops the queue of work, so what is
+rarely needed is computed rather than asked for (tests/attacks/test_syncs.py counts)."""
+
+GLANCE = 4
+"""There, after how many rounds of an iteration it is asked whether it has ended."""
+
 
 def check_p(p: float) -> float:
     """`p` as a float, or an error if no norm has it. 0 counts the features that change.
@@ -85,6 +92,8 @@ def norm(v: Tensor, p: float, channels: int = 1) -> Tensor:
         plain = _plain_norm(v, 2)
         # Squares of tiny or huge entries leave the range of float32: only there pay for the scaled form.
         doubtful = ~((plain > 1e-15) & (plain < 1e15))
+        if v.device.type not in ON_THE_HOST:
+            return torch.where(doubtful, _scaled_norm(v, 2), plain)
         if bool(doubtful.any()):
             plain[doubtful] = _scaled_norm(v[doubtful], 2)
         return plain
@@ -168,7 +177,7 @@ def step(gap: Tensor, w: Tensor, p: float) -> Tensor:
     if p == 2:  # gap * w / ||w||^2 in one pass over w
         length = norm(w, 2)
         factor = torch.where(length > 0, gap / length / length, torch.zeros_like(length))
-        if bool(factor.isfinite().all()):
+        if w.device.type in ON_THE_HOST and bool(factor.isfinite().all()):
             return factor.unsqueeze(-1) * w
     far = distance(gap, w, p)
     return torch.where(far.isfinite(), far, torch.zeros_like(far)).unsqueeze(-1) * direction(w, p)
@@ -349,12 +358,14 @@ def _raise_together(gap: Tensor, a: Tensor, room: Tensor, p: float) -> Tensor:
     bound = torch.zeros_like(a, dtype=torch.bool)
     tiny = torch.finfo(a.dtype).tiny
     t = torch.zeros_like(gap)
-    for _ in range(a.shape[-1] + 1):
+    on_host = a.device.type in ON_THE_HOST
+    for i in range(a.shape[-1] + 1):
         rest = gap - torch.where(bound, full_gain, torch.zeros_like(a)).sum(-1)
         rate = torch.where(bound, torch.zeros_like(a), gain_rate).sum(-1)
         t = torch.where(rate > tiny, torch.maximum(t, rest / rate.clamp_min(tiny)), t)
         now = (t.unsqueeze(-1) * u >= room) & (a > 0)
-        if bool((now == bound).all()):
+        # More rounds than needed change nothing.
+        if (on_host or i % GLANCE == GLANCE - 1) and bool((now == bound).all()):
             break
         bound = now
     return torch.where(bound, room, torch.minimum(t.unsqueeze(-1) * u, room))

@@ -143,6 +143,7 @@ class Walk:
         """(n,): how many r_i that are."""
         self.l_hat = torch.full_like(asked.label, -1)
         """(n,): the class whose boundary was nearest when the last step was found; -1 before the first."""
+        self._begun = False
         self.fooled = torch.zeros_like(asked.label, dtype=torch.bool)
         in_box = asked.lower is not None and start is None and asked.p >= 2
         self.shares = torch.tensor([*IN_BOX, 1.0]).to(asked.x_0) if in_box else None
@@ -162,12 +163,12 @@ class Walk:
         task, asked = self.task, self.task.asked
         r = self.at(rows, 1.0)
         x_i = asked.clamp(rows, asked.of(rows, asked.x_0) + r)
-        begin = self.start is None and not bool(self.i.any())
+        begin = self.start is None and not self._begun
         pruned = not isinstance(self.candidates, Tensor) and self.candidates == "auto" and can_prune(task)
         tangent = task.model.linearise_inputs(rows) if begin else task.model.linearise(rows, x_i, hidden=pruned)
         z, label = tangent.scores, asked.label[rows]
         f_prime = z - z.gather(1, label[:, None])
-        linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), label, stretch=True)
+        linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), label, stretch=True, ahead=True)
         if isinstance(self.candidates, Tensor):
             linear.consider(linear.everyone, self.candidates[rows], tangent)
         elif pruned:
@@ -177,10 +178,12 @@ class Walk:
         self.l_hat[rows] = linear.nearest.l_hat
         going = self._look_back(rows, r, z)
         stuck = going & ~linear.has_step()
-        stuck &= ~self._take_rest(rows, stuck, linear)
-        linear.give_up(stuck)
-        going &= ~stuck
-        return (rows, linear.nearest.step) if bool(going.all()) else (rows[going], linear.nearest.step[going])
+        stuck = stuck & ~self._take_rest(rows, stuck, linear)
+        going = going & ~stuck
+        left, lost = torch.stack([going.logical_not().any(), stuck.any()]).tolist()  # one look at the numbers
+        if lost:
+            linear.give_up(stuck)
+        return (rows[going], linear.nearest.step[going]) if left else (rows, linear.nearest.step)
 
     def advance(self, rows: Tensor, r_i: Tensor, *, last: bool = False) -> Tensor:
         """Lines 12 and 13: add the step and test the overshot point; returns the samples that are not fooled yet."""
@@ -190,13 +193,14 @@ class Walk:
             share = self.shares[self.i[rows].clamp_max(len(self.shares) - 1)]
             self.rest[rows] = (1 - share)[:, None] * r_i
             r_i, tested = share[:, None] * r_i, rows[share == 1]  # the others are seen by the next linearisation
+        self._begun = self._begun or len(rows) > 0
         self.r[rows] += r_i
         self.i[rows] += 1
         task.best.iterations[rows] += 1
         if len(tested):
             r_hat = self.at(tested, 1 + self.eta)
             z = task.model.look(tested, asked.of(tested, asked.x_0) + r_hat)
-            self.fooled[tested] = task.best.report(tested, r_hat, z)
+            self.fooled[tested] = task.best.report(tested, r_hat, z, once=True)
         return rows[~self.fooled[rows]]
 
     def at(self, rows: Tensor, stretch: float) -> Tensor:
@@ -216,8 +220,9 @@ class Walk:
         going = torch.ones_like(rows, dtype=torch.bool)
         if self.shares is not None:
             seen = self._shortened(rows).nonzero()[:, 0]
-            self.fooled[rows[seen]] = self.task.best.report(rows[seen], r[seen], z[seen])
-            going[seen] = ~self.fooled[rows[seen]]
+            if len(seen):
+                self.fooled[rows[seen]] = self.task.best.report(rows[seen], r[seen], z[seen], once=True)
+                going[seen] = ~self.fooled[rows[seen]]
         return going
 
     def _take_rest(self, rows: Tensor, stuck: Tensor, linear: Linearisation) -> Tensor:
@@ -225,8 +230,8 @@ class Walk:
         if self.shares is None:
             return torch.zeros_like(stuck)
         rest = stuck & self._shortened(rows)
-        linear.nearest.step[rest] = self.rest[rows[rest]]
-        self.i[rows[rest]] = len(self.shares)
+        linear.nearest.step = torch.where(rest[:, None], self.rest[rows], linear.nearest.step)
+        self.i[rows] = torch.where(rest, len(self.shares), self.i[rows])
         return rest
 
     def _shortened(self, rows: Tensor) -> Tensor:

@@ -35,6 +35,9 @@ from deepfool.runs.rows import (
 AT_ONCE = 2**21
 """Bytes that are decoded together: few enough that the rows of a block, as dictionaries, stay in a few megabytes."""
 
+TOGETHER = 32
+"""Blocks that are joined early: the memory of many small arrays is not given back, that of a few large ones is."""
+
 Column = np.ndarray[Any, Any]
 
 
@@ -58,17 +61,25 @@ def read_part(path: Path, p: float, start: int = 0, see: Callable[[bytes], None]
 
     An `UnusualRowsError` if they have to be read one by one.
     """
+    parts: list[dict[str, Column]] = []
     blocks: list[dict[str, Column]] = []
     reasons: dict[str, int] = {}
     for rows, ends in _read_blocks(path, start, see):
         proved = any("proof" in row or "lower" in row or "proof_upper" in row or "proof_seconds" in row for row in rows)
         block = (_read_proved if proved else _read_usual)(rows, reasons) | {"end": ends}
         blocks.append({name: shrink(column) for name, column in block.items()})
-    whole = {name: join([block.pop(name) for block in blocks]) for name in (*WHOLE, *REAL, "batch", "end")}
+        if len(blocks) == TOGETHER:
+            parts.append(_join_blocks(blocks))
+            blocks = []
+    whole = _join_blocks([*parts, _join_blocks(blocks)] if blocks or not parts else parts)
     ends, kept = whole.pop("end"), _count_finished(whole.pop("batch"))
     records = Records.of_columns(whole, p, tuple(reasons))
     records = records if kept == len(records) else records.pick(np.arange(kept))
     return Part(records, int(ends[kept - 1]) if kept else start, int(ends[-1]) if len(ends) else start)
+
+
+def _join_blocks(blocks: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    return {name: join([block.pop(name) for block in blocks]) for name in (*WHOLE, *REAL, "batch", "end")}
 
 
 def join(parts: Sequence[Column]) -> Column:

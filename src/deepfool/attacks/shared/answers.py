@@ -51,13 +51,13 @@ class Answers:
 
     def report(
         self, rows: Tensor, r: Tensor, z: Tensor, *, fooled: Tensor | None = None, replace: bool = False,
-        caution: str = "", evidence: Evidence = Evidence.GRADIENTS,
+        caution: str = "", evidence: Evidence = Evidence.GRADIENTS, once: bool = False,
     ) -> Tensor:  # fmt: skip
         """Perturbations r of these samples, with the scores z at x_0 + r; returns which of them fool.
 
         Of those that fool, the smallest so far is kept (with `replace`, this one). While none does, the latest is what
-        is returned if none ever will. A sample may appear in `rows` several times. `fooled` is for a search that has
-        decided that by itself.
+        is returned if none ever will. A sample may appear in `rows` several times, unless `once` says that none does:
+        then nothing has to be looked up in between. `fooled` is for a search that has decided that by itself.
         """
         fooled = self.is_fooled(rows, z) if fooled is None else fooled
         settled = self.asked.settled(rows, r)
@@ -67,6 +67,9 @@ class Answers:
             length = norm(settled, 2)
             smaller |= (size == self.size[rows]) & (length < self.length[rows])
         better = fooled if replace else fooled & smaller
+        if once and self.asked.p != 0 and not caution and not any(self.reason):
+            self._update(rows, r, z, size, better, better | (~fooled & (self.status[rows] != Status.FOOLED)), evidence)
+            return fooled
         chosen = better.nonzero()[:, 0]
         if not bool((rows[1:] > rows[:-1]).all()):  # a sample may appear twice
             # Largest first: of several perturbations of one sample the last one is then the smallest.
@@ -85,6 +88,17 @@ class Answers:
         if len(lost):
             self._keep(rows[lost], r[lost], z[lost])
         return fooled
+
+    def _update(
+        self, rows: Tensor, r: Tensor, z: Tensor, size: Tensor, better: Tensor, kept: Tensor, evidence: Evidence
+    ) -> None:
+        """Answers where they are `better`, and points that are `kept`, without asking how many these are."""
+        self.r[rows] = torch.where(kept[:, None], r, self.r[rows])
+        self.adv_label[rows] = torch.where(kept, z.argmax(1), self.adv_label[rows])
+        self.size[rows] = torch.where(better, size, self.size[rows])
+        self.status[rows] = torch.where(better, int(Status.FOOLED), self.status[rows])
+        self.evidence[rows] = torch.where(better, int(evidence), self.evidence[rows])
+        self._history.append((rows, self.model.spent(rows), torch.where(better, size, math.inf)))
 
     def give_up(self, rows: Tensor, status: Status, why: str) -> None:
         """No more is done for these samples: those that have no answer by now end without one."""
@@ -105,8 +119,8 @@ class Answers:
         late = (1 - LAST) * self.model.spent(self.asked.everyone)
         before = torch.full_like(self.size, math.inf)
         for rows, passes, size in self._history:
-            early = passes <= late[rows]
-            before[rows[early]] = size[early]
+            early = (passes <= late[rows]) & size.isfinite()
+            before[rows] = torch.where(early, size, before[rows])
         return (before <= STILL * self.size) & (self.status == Status.FOOLED)
 
     def result(self) -> Adversarial:

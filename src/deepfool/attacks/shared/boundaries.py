@@ -35,6 +35,11 @@ def step_to_boundary(
     return step_in_box(length, towards, room, p, channels)
 
 
+IN_TURN = 3
+"""Inside a box, so many classes are tried one after another, since the nearest is mostly among the first; the rest at
+once for the points that need them, so that the number of looks at the numbers does not grow with the classes."""
+
+
 class NearestBoundary:
     """The nearest linearised boundary of each point x (k, d) among the classes offered so far."""
 
@@ -61,41 +66,59 @@ class NearestBoundary:
         and a point is done as soon as the next free distance is no smaller than what it has.
         """
         if self.lower is None or self.upper is None:
-            far, k = free.min(1)
-            here = (far < self.distance[at]).nonzero()[:, 0]
-            k = k[here]
-            self._take(at[here], classes[here, k], gap[here, k], w[here, k], far[here])
-            self.step[at[here]] = step(gap[here, k], w[here, k], self.p)
+            far, k = free.min(1, keepdim=True)
+            gap, w = gap.gather(1, k)[:, 0], _choose(w, k[:, 0])
+            self._take(at, far[:, 0] < self.distance[at], classes.gather(1, k)[:, 0], gap, w, far[:, 0],
+                       step(gap, w, self.p))  # fmt: skip
             return
         order = free.argsort(1)
+        free = free.gather(1, order)
         for turn in range(free.shape[1]):
-            column = order[:, turn]
-            here = (free.gather(1, column[:, None])[:, 0] < self.distance[at]).nonzero()[:, 0]
+            here = (free[:, turn] < self.distance[at]).nonzero()[:, 0]
             if len(here) == 0:
                 return
-            k, who = column[here], at[here]
-            r_k, possible = step_to_boundary(
-                self.x[who], gap[here, k], w[here, k], self.lower[who], self.upper[who], self.p, self.channels
-            )
-            size = torch.where(possible, norm(r_k, self.p, self.channels), math.inf)
-            closer = size < self.distance[who]
-            if self.stretch:
-                closer |= self.gap[who].isinf()
-            self._take(who[closer], *(v[closer] for v in (classes[here, k], gap[here, k], w[here, k], size)))
-            self.step[who[closer]] = r_k[closer]
+            together = 1 if turn < IN_TURN else free.shape[1] - turn
+            for column in order[here, turn : turn + together].unbind(1):
+                self._try(at[here], *(_choose(v[here], column) for v in (classes, gap, w)))
+            if together > 1:
+                return
 
-    def _take(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor, size: Tensor) -> None:
-        self.l_hat[who], self.gap[who], self.w[who], self.distance[who] = k, gap, w, size
+    def _try(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor) -> None:
+        """The step to the boundary of one class of each of these points, inside the box."""
+        assert self.lower is not None
+        assert self.upper is not None
+        r_k, possible = step_to_boundary(self.x[who], gap, w, self.lower[who], self.upper[who], self.p, self.channels)
+        size = torch.where(possible, norm(r_k, self.p, self.channels), math.inf)
+        closer = size < self.distance[who]
+        if self.stretch:
+            closer |= self.gap[who].isinf()
+        self._take(who, closer, k, gap, w, size, r_k)
+
+    def _take(self, who: Tensor, closer: Tensor, k: Tensor, gap: Tensor, w: Tensor, size: Tensor, r_k: Tensor) -> None:
+        """Where it is `closer`. Nobody asks how many these are: on a GPU the host would have to wait for the answer."""
+        self.l_hat[who] = torch.where(closer, k, self.l_hat[who])
+        self.gap[who] = torch.where(closer, gap, self.gap[who])
+        self.distance[who] = torch.where(closer, size, self.distance[who])
+        self.w[who] = torch.where(closer[:, None], w, self.w[who])
+        self.step[who] = torch.where(closer[:, None], r_k, self.step[who])
+
+
+def _choose(values: Tensor, column: Tensor) -> Tensor:
+    """values[i, column[i]] for each i."""
+    return values[torch.arange(len(values), device=values.device), column]
 
 
 class Linearisation:
     """A batch of samples, linearised at x_i: offers classes to `nearest`, and says why nothing was found."""
 
     def __init__(
-        self, task: Task, rows: Tensor, x_i: Tensor, z: Tensor, gap: Tensor, reference: Tensor, *, stretch: bool = False
-    ) -> None:
-        """`gap` (k, c) is what each class has to gain on `reference` (k,); negative beyond its boundary."""
+        self, task: Task, rows: Tensor, x_i: Tensor, z: Tensor, gap: Tensor, reference: Tensor, *,
+        stretch: bool = False, ahead: bool = False,
+    ) -> None:  # fmt: skip
+        """`gap` (k, c) is what each class has to gain on `reference` (k,); negative beyond its boundary, or `ahead`
+        says that none is."""
         asked = task.asked
+        self._ahead = ahead
         self.task, self.rows, self.x_i, self.z, self.gap, self.reference = task, rows, x_i, z, gap, reference
         self.nearest = NearestBoundary(x_i, *asked.box(rows), asked.p, stretch=stretch)
         self.everyone = torch.arange(len(rows), device=rows.device)
@@ -122,7 +145,7 @@ class Linearisation:
             lengths.append(length)
             self._sloped[at] |= free.isfinite().any(1)
             self._finite[at] |= length.isfinite().any(1)
-            if bool((part < 0).any()):  # the same planes, seen from the other side
+            if not self._ahead and bool((part < 0).any()):  # the same planes, seen from the other side
                 w = torch.where((part < 0).unsqueeze(-1), -w, w)
             self.nearest.offer(at, classes[:, columns], part.abs(), w, free)
         return torch.cat(lengths, 1)
