@@ -123,7 +123,7 @@ class _Search:
         self.task, self.asked, self.model, self.best = task, asked, task.model, task.best
         self.p, self.budget, self.seed = asked.p, budget, seed
         self.random = [self._generator(row) for row in asked.x_0]
-        self.ranking = rank_classes(task, candidates, keep=CLASSES)
+        self.ranking = rank_classes(task, candidates, keep=candidates if self.p == 1 else CLASSES)
         self.tried = min(CLASSES, self.ranking.classes)
         """How many classes are tried before the best point is refined."""
         self.dead = self.ranking.distance[:, 0].isinf()
@@ -197,16 +197,23 @@ class _Search:
             share=torch.where(refine | kick, HALF, WHOLE),
             last_share=torch.where(k < tried, HALF, END),
             bold=k > CLASSES,
-            thin=k < tried,
+            thin=(k < tried) & (self.p == 1),
         )
         j, k = rows[direct], k[direct]  # the first step from x_0: its gradient is known
         self.descents.climb(j, self.asked.x_0[j], self.ranking.slopes[j, k], -self.ranking.gaps[j, k])
 
     def _pass_over(self, rows: Tensor) -> None:
-        """Once something has fooled, classes that look far are not tried."""
+        """Once something has fooled, classes that look far are not tried.
+
+        In l1 the linear distance goes by the steepest feature alone. Where the first class was not found where it
+        looked to be, the classes with the best scores come sooner.
+        """
         known, nearest = self.best.found(rows), self.ranking.nearest(rows)
         off = self.best.size[rows] / nearest
-        limit = torch.where((off < NEAR) & (off > 1 / NEAR), NEAR, FAR)
+        right = (off < NEAR) & (off > 1 / NEAR)
+        if self.p == 1:
+            self.ranking.weave_in_scores(rows[(self.begun[rows] == 1) & known & ~right])
+        limit = torch.where(right, NEAR, FAR)
         for _ in range(self.tried):
             k = self.begun[rows]
             far = self.ranking.distance[rows, k.clamp(0, self.tried - 1)] > limit * nearest
@@ -248,7 +255,8 @@ class _Search:
         shaken = torch.where(self.dead[rows], DEAD, SHAKEN).to(sign.dtype)
         away = (shaken * 2.0 ** torch.div(k - 1, 2, rounding_mode="floor")).clamp_max(1)
         away = away / LEAP * self.descents.leap[rows]
-        near = 0.5 * self.best.size[rows] / norm(torch.ones_like(sign), self.p)
+        steps = self.descents.newton  # the norm of the steps: in l1 the best point is sparse
+        near = 0.5 * norm(self.best.r[rows], steps) / norm(torch.ones_like(sign), steps)
         self._start(rows, torch.where(known, near, away)[:, None] * sign)
 
     def _start(self, rows: Tensor, r: Tensor) -> None:

@@ -19,7 +19,7 @@ OUT_OF_REACH = 10
 
 @dataclass(frozen=True)
 class Ranking:
-    """The classes of every sample, nearest first."""
+    """The classes of every sample, in the order in which they are tried: nearest first."""
 
     order: Tensor
     """(n, m): the classes."""
@@ -28,7 +28,7 @@ class Ranking:
     slopes: Tensor
     """(n, k, d): the gradients of the first k of them."""
     gaps: Tensor
-    """(n, k): what those have to gain."""
+    """(n, m): what they have to gain."""
 
     @property
     def classes(self) -> int:
@@ -37,6 +37,18 @@ class Ranking:
     def nearest(self, rows: Tensor) -> Tensor:
         """How far the nearest class of these samples looks."""
         return self.distance[rows, 0]
+
+    def weave_in_scores(self, rows: Tensor) -> None:
+        """Where the linear picture has misled: the first class stays, then the classes come by what they have to gain
+        and by their distance, in turn; and all count as near as the first. Needs the slopes of all classes."""
+        far = self.distance[rows]
+        gains = torch.where(far.isinf(), far, self.gaps[rows])
+        gains[:, 0] = -math.inf
+        by_score, by_distance = gains.argsort(1).argsort(1), torch.arange(self.classes, device=rows.device)
+        order = torch.minimum(2 * by_score - 1, 2 * by_distance).argsort(1)
+        self.distance[rows] = torch.where(far.gather(1, order).isinf(), math.inf, far[:, :1])
+        for table in (self.order, self.gaps, self.slopes):
+            table[rows] = table[rows[:, None], order]
 
 
 def rank_classes(task: Task, candidates: int, keep: int) -> Ranking:
@@ -70,7 +82,7 @@ def rank_classes(task: Task, candidates: int, keep: int) -> Ranking:
         order=classes.new_zeros(n, classes.shape[1]).index_copy(0, rows, classes.gather(1, order)),
         distance=distance.new_full((n, classes.shape[1]), math.inf).index_copy(0, rows, distance),
         slopes=x.new_zeros(n, first.shape[1], x.shape[1]).index_copy(0, rows, near),
-        gaps=gaps.new_zeros(n, first.shape[1]).index_copy(0, rows, gaps.gather(1, first)),
+        gaps=gaps.new_zeros(n, classes.shape[1]).index_copy(0, rows, gaps.gather(1, order)),
     )
 
 
