@@ -354,14 +354,14 @@ def _raise_together(gap: Tensor, a: Tensor, room: Tensor, p: float) -> Tensor:
     """
     u = (a > 0).to(a.dtype) if p == math.inf else _power(a, p)
     gain_rate = a * u
-    full_gain = torch.where(a > 0, a * room, torch.zeros_like(a))
-    bound = torch.zeros_like(a, dtype=torch.bool)
+    full_gain = torch.where((a > 0) & room.isfinite(), a * room, torch.zeros_like(a))
+    bound = (room <= 0) & (a > 0)
     tiny = torch.finfo(a.dtype).tiny
     t = torch.zeros_like(gap)
     on_host = a.device.type in ON_THE_HOST
     for i in range(a.shape[-1] + 1):
-        rest = gap - torch.where(bound, full_gain, torch.zeros_like(a)).sum(-1)
-        rate = torch.where(bound, torch.zeros_like(a), gain_rate).sum(-1)
+        rest = gap - (full_gain * bound).sum(-1)
+        rate = (gain_rate * ~bound).sum(-1)
         t = torch.where(rate > tiny, torch.maximum(t, rest / rate.clamp_min(tiny)), t)
         now = (t.unsqueeze(-1) * u >= room) & (a > 0)
         # More rounds than needed change nothing.

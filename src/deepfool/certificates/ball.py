@@ -17,7 +17,9 @@ FAR = 1e30
 """Stands for room without a bound, so that nothing is infinite times zero."""
 ROUNDED = 1e-9
 """What distances are made smaller by, relatively: float64 sums over a million features lose less."""
-NEWTON = 2
+BLOCK = 100_000
+"""Entries of rows for which minima are sought at once."""
+NEWTON = 1
 """Steps for the multiplier of an l2 ball in a box; any multiplier gives a bound."""
 
 
@@ -59,6 +61,10 @@ class Ball:
         r = radius[:, None]
         return self.x - torch.minimum(r, self.down), self.x + torch.minimum(r, self.up)
 
+    def middle(self, a: Tensor, who: Tensor | None) -> Tensor:
+        """a . x, (rows,); row i of a is about sample who[i] (None: i)."""
+        return a @ self.x[0] if len(self.x) == 1 else (a * (self.x if who is None else self.x[who])).sum(1)
+
     def least(self, a: Tensor, who: Tensor | None, radius: Tensor) -> Tensor:
         """A lower bound of the least a . d in the ball, (rows,); row i of a is about sample who[i] (None: i)."""
         down, up, r = self._rooms(who, radius)
@@ -68,8 +74,14 @@ class Ball:
             if len(middle) == 1:
                 return a @ middle[0] - a.abs() @ half[0]
             return (a * middle).sum(1) - (a.abs() * half).sum(1)
-        g, room = a.abs(), torch.where(a > 0, down, up)
-        return self._least_l1(g, room, r) if self.p == 1 else self._least_l2(g, room, r)
+        least = self._least_l1 if self.p == 1 else self._least_l2
+        found = []
+        size = max(1, BLOCK // a.shape[1])
+        for at in range(0, len(a), size):  # parts that the caches hold
+            part = slice(at, at + size)
+            some, low, high, far = a[part], *(v if len(v) == 1 else v[part] for v in (down, up, r))
+            found.append(least(some.abs(), torch.where(some > 0, low, high), far))
+        return torch.cat(found) if found else a.new_zeros(0)
 
     def _least_l1(self, g: Tensor, room: Tensor, r: Tensor) -> Tensor:
         """Steepest features first. By duality, price * r + sum of (g - price)+ * room bounds the gain, at any price."""
@@ -80,17 +92,22 @@ class Ball:
         return -(price * r)[:, 0] - ((g - price).clamp_min(0) * room).sum(1)
 
     def _least_l2(self, g: Tensor, room: Tensor, r: Tensor) -> Tensor:
-        """d = min(g / t, room) for a multiplier t; Newton's method from the t of a ball without a box."""
+        """d = min(g / t, room) for a multiplier t; Newton's method from the t without limits to what can move."""
         tiny = torch.finfo(g.dtype).tiny ** 0.5
-        t = (norm(g, 2)[:, None] / r.clamp_min(tiny)).clamp_min(tiny)
         room = room.clamp_max(1e15)
+        g = g * (room > 0)
+        whole = torch.linalg.vector_norm(g, dim=1, keepdim=True)
+        t = (whole / r.clamp_min(tiny)).clamp_min(tiny)
         for _ in range(NEWTON):
-            free = g <= t * room
-            left = r.square() - torch.where(free, 0.0, room.square()).sum(1, keepdim=True)
-            wanted = (torch.where(free, g, 0.0).square().sum(1, keepdim=True) / left.clamp_min(tiny)).sqrt()
+            held = g > t * room
+            left = r.square() - torch.linalg.vector_norm(room * held, dim=1, keepdim=True).square()
+            free = whole.square() - torch.linalg.vector_norm(g * held, dim=1, keepdim=True).square()
+            wanted = (free.clamp_min(0) / left.clamp_min(tiny)).sqrt()
             t = torch.where(left > 0, torch.minimum(t, wanted), t).clamp_min(tiny)
         d = torch.minimum(g / t, room)
-        return -(g * d).sum(1) + (t / 2 * (d.square().sum(1, keepdim=True) - r.square()))[:, 0]
+        gain: Tensor = torch.linalg.vecdot(g, d)
+        price: Tensor = (t / 2)[:, 0] * (torch.linalg.vector_norm(d, dim=1).square() - r.square()[:, 0])
+        return price - gain
 
     def distance(self, a: Tensor, m: Tensor, who: Tensor | None) -> tuple[Tensor, Tensor]:
         """How far {m + a . d <= 0} is, at least, and its nearest d: 0 where m <= 0, infinite if there is none.

@@ -275,9 +275,7 @@ class _Certifying:
             tree.touch()
         if tree.point is not None:
             self.found.norms[i], self.found.points[i] = tree.upper, tree.point
-        self.values[i] = torch.where(self.rivals[i], math.inf, self.values[i])
-        for rival, value in zip(tree.rival.tolist(), tree.value.tolist(), strict=True):
-            self.values[i, rival] = min(float(self.values[i, rival]), value)
+        self.values[i] = tree.leaves.least()
         self.seconds_spent[i] += watch.spent()
         self.reason[i] = tree.story()
         self._check(i)

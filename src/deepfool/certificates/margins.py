@@ -49,8 +49,7 @@ class Margins:
     ) -> tuple[Tensor, Tensor]:
         """a (rows, features) and m (rows,): m + a . d is at most the margin."""
         a, c = trace_back(self.graph, self.graph.scores, self.rows(), self.who, lines, choices, seen)
-        x = self.ball.x if len(self.ball.x) == 1 or self.who is None else self.ball.x[self.who]
-        return a, (a * x).sum(1) + c - self.slack
+        return a, self.ball.middle(a, self.who) + c - self.slack
 
     @torch.no_grad()
     def distance(self, lines: dict[int, Lines], choices: Choices | None = None) -> tuple[Tensor, Tensor]:

@@ -134,12 +134,11 @@ def bound_rows(
         offset = offset if node.operator.bias is None else node.operator.bias[index]
         node = node.inputs[0]
     a, c = trace_back(graph, node, rows, who, lines)
-    x = ball.x if len(ball.x) == 1 else ball.x[who]
-    low = (a * x).sum(1) + c + offset + ball.least(a, who, radius)
+    low = ball.middle(a, who) + c + offset + ball.least(a, who, radius)
     if bent:
         a, c = trace_back(graph, node, -rows, who, lines)
         a, c = -a, -c
-    return low, (a * x).sum(1) + c + offset - ball.least(-a, who, radius)
+    return low, ball.middle(a, who) + c + offset - ball.least(-a, who, radius)
 
 
 def _chunk(graph: Graph, node: Node) -> int:
