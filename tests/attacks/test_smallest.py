@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
+from deepfool.attacks.shared.descents import Descents
+from deepfool.attacks.shared.ranking import Ranking
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
 from deepfool.norms import project
@@ -59,6 +61,32 @@ def test_a_larger_budget_continues_a_smaller_one(name, p):
         assert (now.norm <= before.norm).all()
         assert (now.forwards + now.backwards >= before.forwards + before.backwards).all()
         before = now
+
+
+def test_restarts_in_l1_are_not_given_up_for_being_dense():
+    model, x = models.load("lenet-mnist"), datasets.load("mnist-sample").batch(range(4))
+    with patch.object(Descents, "start", autospec=True, side_effect=Descents.start) as start:
+        smallest(model, x, p=1, bounds=(0, 1), budget=300)
+    started = [row for call in start.call_args_list for row in call.args[1].tolist()]
+    # A descent takes some 50 passes. Measured by their l1 norm, climbs were left after 2: up to 63 descents.
+    assert max(started.count(row) for row in range(4)) <= 15
+
+
+def test_scores_are_woven_into_a_ranking_that_misled():
+    ranking = Ranking(
+        order=torch.tensor([[4, 1, 2, 3], [4, 1, 2, 3]]),
+        distance=torch.tensor([[1.0, 2.0, 3.0, math.inf], [1.0, 2.0, 3.0, 9.0]]),
+        slopes=torch.arange(8.0).view(2, 4, 1),
+        gaps=torch.tensor([[7.0, 6.0, 5.0, 1.0], [7.0, 6.0, 5.0, 1.0]]),
+    )
+    ranking.weave_in_scores(torch.tensor([1]))
+    assert ranking.order.tolist() == [[4, 1, 2, 3], [4, 3, 1, 2]]  # the nearest, the best score, the next nearest
+    assert ranking.gaps[1].tolist() == [7, 1, 6, 5]
+    assert ranking.slopes[1, :, 0].tolist() == [4, 7, 5, 6]
+    assert ranking.distance[1].tolist() == [1, 1, 1, 1]
+    ranking.weave_in_scores(torch.tensor([0]))  # class 3 has no gradient, so its score does not count
+    assert ranking.order[0].tolist() == [4, 2, 1, 3]
+    assert ranking.distance[0].tolist() == [1, 1, 1, math.inf]
 
 
 def test_the_company_of_a_sample_changes_nothing():

@@ -42,7 +42,8 @@ KEEP = 0.85
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 THIN, THINNEST = 0.7, 0.01
-"""Thinning out in l1: the cube as a share of the largest entry, and what an entry of zero counts as."""
+"""Thinning out in l1: the cube as a share of the largest entry, and what an entry of zero counts as. The page says what
+0.5 and 0.85 gave instead."""
 HOPELESS, LONGER = 1.5, 3.0
 """A slide is left after its first rounds if it is this much larger than the best answer; a climb if it is LONGER."""
 
