@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNS   ?= 2000
 SEED   ?= 0
 
-.PHONY: run live test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks bench-accuracy bench-certify
+.PHONY: run live test test-slow test-portable fuzz lint format docs docs-serve pictures clean bench bench-attacks bench-sparse bench-accuracy bench-certify
 
 # Measured anew each time, so that a run of an older version never stands in the way.
 run: $(VENV)/.installed
@@ -90,6 +90,10 @@ clean:
 # Hours for all networks: `make bench-attacks NETWORKS="lenet-mnist"` for one of them. It goes on where it was stopped.
 bench-attacks: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.attacks $(NETWORKS) $(BENCH_OPTIONS)
+
+# Few features, beside FMN, sigma-zero and SparseFool of other libraries. It goes on where it was stopped.
+bench-sparse: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.sparse $(NETWORKS) $(BENCH_OPTIONS)
 
 # Robust accuracy at fixed radii beside torchattacks' APGD, FAB and Square; after bench-attacks, which stores our norms.
 bench-accuracy: .venv-bench/.installed

@@ -184,7 +184,7 @@ def test_other_norms_are_not_checked():
     for check in (on_the_result.check_budget, on_the_result.check_strongest):
         found = only(check(subject(p=1.5)))
         assert found.verdict is CAUTION
-        assert found.sentence == "Not checked: smallest works in l1, l2 and linf, and this run measures l1.5."
+        assert found.sentence == "Not checked: this is known of l1, l2 and linf only, and this run measures l1.5."
 
 
 def test_what_rows_were_found_by():

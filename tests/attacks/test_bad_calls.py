@@ -15,7 +15,21 @@ import torch
 from torch import nn
 
 import deepfool as package
-from deepfool import Adversarial, affine, ddn, deepfool, fab, fgsm, fmn, lbfgs, smallest, smallest_eps, superdeepfool
+from deepfool import (
+    Adversarial,
+    affine,
+    ddn,
+    deepfool,
+    fab,
+    fgsm,
+    fmn,
+    lbfgs,
+    sigma_zero,
+    smallest,
+    smallest_eps,
+    sparsefool,
+    superdeepfool,
+)  # fmt: skip
 from deepfool.attacks.tighten import tighten
 from deepfool.errors import DeepFoolError, InputError
 
@@ -49,6 +63,12 @@ ATTACKS = {
     "ddn": lambda **given: ddn(given.pop("model"), given.pop("x"), **{"steps": 3, **given}),
     "fmn": lambda **given: fmn(given.pop("model"), given.pop("x"), **{"steps": 3, **given}),
     "fab": lambda **given: fab(given.pop("model"), given.pop("x"), **{"steps": 3, **given}),
+    "sparsefool": lambda **given: sparsefool(
+        given.pop("model"), given.pop("x"), **{"max_iter": 3, "bounds": (0, 1), **given}
+    ),
+    "sigma_zero": lambda **given: sigma_zero(
+        given.pop("model"), given.pop("x"), **{"steps": 3, "bounds": (0, 1), **given}
+    ),
     "fgsm": lambda **given: fgsm(given.pop("model"), given.pop("x"), **{"eps": 0.1, **given}),
     "lbfgs": lambda **given: lbfgs(given.pop("model"), given.pop("x"), **{"max_iter": 2, "brackets": 2, **given}),
     "tighten": lambda **given: tighten(
@@ -64,6 +84,7 @@ NO_POSITIVE = [*NO_NUMBERS, -1.0, 0, math.inf, -math.inf, 10**400]
 NO_COUNTS = [*NO_NUMBERS, -1, 0, 2.0, math.inf, 10**30]
 NO_OPTIONAL_COUNTS = [value for value in NO_COUNTS if value is not None]
 NO_SHARES = [*NO_NUMBERS, -0.1, 1.5, math.inf]
+NO_UNITS = [None, "voxel", 3, True, ["pixel"], object()]
 NO_FLAGS = ["no", "yes", 0, 1, None, [], torch.tensor(True), math.nan]
 NO_NORMS = [None, "two", True, np.bool_(True), 0.5, -1, math.nan, 1j, [2], torch.ones(2), {}]
 NO_TENSORS = [
@@ -109,7 +130,7 @@ OWN = {
     },
     "smallest": {
         "p": [*NO_NORMS, 3], "budget": [*NO_OPTIONAL_COUNTS, 9], "candidates": NO_OPTIONAL_COUNTS,
-        "seed": [*NO_NUMBERS, -1, 0.5, 10**30],
+        "seed": [*NO_NUMBERS, -1, 0.5, 10**30], "unit": [*NO_UNITS, "pixel"],
     },
     "ddn": {
         "steps": NO_COUNTS, "step_size": NO_POSITIVE, "first_norm": NO_POSITIVE, "gamma": [*NO_SHARES, 0, 1],
@@ -122,6 +143,14 @@ OWN = {
     "fab": {
         "p": [*NO_NORMS, 3], "steps": NO_COUNTS, "alpha_max": NO_SHARES, "beta": NO_SHARES,
         "eta": [*NO_NUMBERS, 0.5, math.inf], "candidates": NO_OPTIONAL_COUNTS, "one_by_one": NO_OPTIONAL_COUNTS,
+    },
+    "sparsefool": {
+        "max_iter": NO_COUNTS, "inner_iter": NO_COUNTS, "push": NO_POSITIVE, "overshoot": [*NO_NUMBERS, -0.1, math.inf],
+        "unit": NO_UNITS, "bounds": [*NO_BOUNDS, None],
+    },
+    "sigma_zero": {
+        "steps": NO_COUNTS, "step_size": NO_POSITIVE, "sigma": NO_POSITIVE, "first_cut": [*NO_SHARES, 0, 1],
+        "cut_step": [*NO_SHARES, 0, 1], "unit": NO_UNITS, "bounds": [*NO_BOUNDS, None],
     },
     "fgsm": {"eps": NO_POSITIVE},
     "lbfgs": {
@@ -145,6 +174,8 @@ OWN = {
 }  # fmt: skip
 WITHOUT = {
     "smallest": ("tighten",),
+    "sparsefool": ("tighten",),
+    "sigma_zero": ("tighten",),
     "tighten": ("labels", "mask", "tighten"),
     "smallest_eps": ("x", "labels", "target", "tighten"),
 }
@@ -189,6 +220,9 @@ GOOD = [
     ("ddn", {"steps": np.int64(5), "step_size": np.float32(1), "gamma": np.float16(0.05), "start": FOUND}),
     ("fmn", {"steps": np.int64(5), "step_size": np.float64(1), "start": FOUND.x}),
     ("fab", {"steps": np.int64(5), "eta": np.float32(1.05), "one_by_one": np.int64(2)}),
+    ("sparsefool", {"max_iter": np.int64(3), "push": np.float32(1.5), "overshoot": np.float16(0.02)}),
+    ("sigma_zero", {"steps": np.int8(5), "sigma": np.float32(1e-3), "first_cut": np.float64(0.2)}),
+    ("smallest", {"p": np.int8(0), "bounds": (0, 1)}),
     ("fgsm", {"eps": np.float32(0.1)}),
     ("lbfgs", {"candidates": np.int64(2), "sharpness": np.float32(1), "bisections": np.int64(0)}),
     ("tighten", {"steps": np.int64(5), "precision": np.float32(1e-3)}),

@@ -28,7 +28,7 @@ def model():
         (torch.rand(2, 4), {"bounds": (1, 0)}, "lowest <= highest"),
         (torch.rand(2, 4), {"bounds": 3}, "pair"),
         (torch.rand(2, 4), {"bounds": (torch.zeros(7), 1)}, r"broadcast to x's shape \(2, 4\), got \(7,\)"),
-        (torch.rand(2, 4), {"p": 0.5}, r"p must be a number in \[1, inf\], got 0.5"),
+        (torch.rand(2, 4), {"p": 0.5}, r"p must be 0 or a number in \[1, inf\], got 0.5"),
         (torch.rand(2, 4), {"labels": [0]}, r"one entry per sample, \(2,\), got \(1,\)"),
         (torch.rand(2, 4), {"labels": [0, 3]}, r"lie in \[0, 2\] for 3 classes, got \[0, 3\]"),
         (torch.rand(2, 4), {"labels": [-1, 0]}, "lie in"),

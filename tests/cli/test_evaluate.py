@@ -154,7 +154,7 @@ def test_a_ray_cluster_that_is_not_there_is_told_soon(tmp_path):
         (("--knob", "max_iter"), "NAME=VALUE"),
         (("--knob", "p=1"), "its own option"),
         (("--batch-size", "many"), "a whole number or auto"),
-        (("--p", "0.5"), r"p must be a number in \[1, inf\]"),
+        (("--p", "0.5"), r"p must be 0 or a number in \[1, inf\]"),
         (("--ray-address", "x:1"), "--engine ray"),
     ],
 )

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.arguments import check_count, check_number
+from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.schedules import cosine
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
@@ -28,6 +29,8 @@ from deepfool.norms import by_unit, norm
 
 BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 """Adam's own constants."""
+LAST = 0.1
+"""The last step, as a share of the first."""
 
 
 @attack
@@ -71,40 +74,55 @@ def sigma_zero(
     return run(body, model, x, p=0, norms=(0,), unit=unit, **shared)
 
 
-def _search(task: Task, steps: int, first_eta: float, sigma: float, first_tau: float, t: float) -> None:
+def _search(task: Task, steps: int, step_size: float, sigma: float, first_cut: float, cut_step: float) -> None:
     asked, model, best, rows = task.asked, task.model, task.best, task.rows
-    lower, upper = asked.walls(rows)
-    x, width, channels = asked.x_0[rows], upper - lower, asked.channels
-    delta = torch.zeros_like(x)  # in units of the box
-    mean, square = torch.zeros_like(x), torch.zeros_like(x)
-    tau = torch.full_like(x[:, 0], first_tau)
+    smooth = Smooth(asked, sigma, cut_step)
+    smooth.start(rows, first_cut)
+    y = asked.x_0.clone()
     for i in range(steps):
-        z, g = model.gradient(rows, x + delta * width)
-        fooled = best.report(rows, delta * width, z)
+        z, g = model.gradient(rows, y[rows])
+        fooled = best.report(rows, y[rows] - asked.x_0[rows], z)
         best.iterations[rows] += 1
-
-        loss = torch.where(fooled[:, None], 0.0, -g * width) + _slope_of_count(delta, sigma, channels) / x.shape[1]
-        loss = asked.masked(rows, loss)
-        loss = loss / norm(loss, math.inf).clamp_min(1e-12)[:, None]
-        mean = BETA_1 * mean + (1 - BETA_1) * loss
-        square = BETA_2 * square + (1 - BETA_2) * loss**2
-        eta = cosine(first_eta, 0.1 * first_eta, i, steps)
-        adam = mean / (1 - BETA_1 ** (i + 1)) / ((square / (1 - BETA_2 ** (i + 1))).sqrt() + TINY)
-        delta = (delta - eta * adam).clamp(_share(lower - x, width), _share(upper - x, width))
-
-        tau = (tau + torch.where(fooled, t * eta, -t * eta)).clamp(0, 1)
-        largest = by_unit(delta.abs(), channels).amax(-2)
-        delta = torch.where((largest < tau[:, None]).repeat(1, channels), 0.0, delta)
-    best.report(rows, delta * width, model.look(rows, x + delta * width))
+        eta = torch.full_like(y[rows, 0], cosine(step_size, LAST * step_size, i, steps))
+        y[rows] = smooth.step(rows, y[rows], g, fooled, eta)
+    best.report(rows, y[rows] - asked.x_0[rows], model.look(rows, y[rows]))
     best.give_up(rows, Status.EXHAUSTED, f"nothing fooled in {steps} steps; raise steps")
 
 
-def _slope_of_count(delta: Tensor, sigma: float, channels: int) -> Tensor:
-    """The gradient of l0_hat: of a unit's u^2 / (u^2 + sigma), with u^2 the sum of squares of its channels."""
-    u_square = by_unit(delta**2, channels).sum(-2).repeat(1, channels)
-    return 2 * sigma * delta / (u_square + sigma) ** 2
+class Smooth:
+    """The step of sigma-zero, with what it remembers of each sample: Adam's averages, and the threshold tau."""
 
+    def __init__(self, asked: Question, sigma: float, cut_step: float) -> None:
+        self.asked, self.sigma, self.t, self.channels = asked, sigma, cut_step, asked.channels
+        self.mean, self.square = torch.zeros_like(asked.x_0), torch.zeros_like(asked.x_0)
+        self.i, self.tau = torch.zeros_like(asked.x_0[:, 0]), torch.zeros_like(asked.x_0[:, 0])
 
-def _share(move: Tensor, width: Tensor) -> Tensor:
-    """A move in units of the box; zero where the box has no width."""
-    return move / torch.where(width > 0, width, torch.ones_like(width))
+    def start(self, rows: Tensor, first_cut: float) -> None:
+        """Forget these samples."""
+        self.mean[rows], self.square[rows], self.i[rows], self.tau[rows] = 0, 0, 0, first_cut
+
+    def step(self, rows: Tensor, y: Tensor, g: Tensor, fooled: Tensor, eta: Tensor) -> Tensor:
+        """The next points of these samples; `g` is the gradient of the margin at their points y, `eta` the step."""
+        (lower, upper), x = self.asked.walls(rows), self.asked.x_0[rows]
+        width = upper - lower
+        unit = torch.where(width > 0, width, torch.ones_like(width))
+        delta = (y - x) / unit
+        loss = torch.where(fooled[:, None], 0.0, -g * width) + self._slope_of_count(delta) / delta.shape[1]
+        loss = self.asked.masked(rows, loss)
+        loss = loss / norm(loss, math.inf).clamp_min(1e-12)[:, None]
+
+        self.i[rows] += 1
+        mean = self.mean[rows] = BETA_1 * self.mean[rows] + (1 - BETA_1) * loss
+        square = self.square[rows] = BETA_2 * self.square[rows] + (1 - BETA_2) * loss**2
+        i = self.i[rows, None]
+        adam = mean / (1 - BETA_1**i) / ((square / (1 - BETA_2**i)).sqrt() + TINY)
+        delta = (delta - eta[:, None] * adam).clamp((lower - x) / unit, (upper - x) / unit)
+
+        tau = self.tau[rows] = (self.tau[rows] + torch.where(fooled, self.t * eta, -self.t * eta)).clamp(0, 1)
+        small = by_unit(delta.abs(), self.channels).amax(-2) < tau[:, None]
+        return torch.where(small.repeat(1, self.channels), x, x + delta * unit)
+
+    def _slope_of_count(self, delta: Tensor) -> Tensor:
+        """The gradient of l0_hat: of a unit's u^2 / (u^2 + sigma), with u^2 the sum of squares of its channels."""
+        u_square = by_unit(delta**2, self.channels).sum(-2).repeat(1, self.channels)
+        return 2 * self.sigma * delta / (u_square + self.sigma) ** 2

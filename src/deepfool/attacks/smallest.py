@@ -87,7 +87,7 @@ def smallest(
 
     Args:
         model, x, bounds, labels, target, goal, mask, subspace, threshold: as for `deepfool`.
-        p: 1, 2 or inf.
+        p: 1, 2 or inf; 0 for as few changed features as possible, inside bounds.
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values; None for as many as it takes
             until restarts no longer help. A larger budget continues a smaller one, and never gives a larger
             perturbation. What was really used is in the result's `forwards` and `backwards`: it is more where nothing
@@ -95,6 +95,7 @@ def smallest(
         candidates: how many classes to linearise at x_0, those that look nearest by their scores and by how steep the
             last hidden layer says they are; None means 10.
         seed: of the random restarts. They depend on the sample, not on the batch it is in.
+        unit: what p = 0 counts, "feature" or "pixel"; a pixel counts once, whatever its channels.
 
     `evidence` says what each row was found by, `converged` whether it was still falling. Rows that were found past an
     operation that hides gradients, or without gradients, say so in `reason`.

@@ -1,35 +1,41 @@
 """The search of `smallest` for p = 0: which features, and how few of them.
 
 How far a feature moves costs nothing, so what is searched is the support: the units (features, or pixels) that change.
-A point of the search moves its units, mostly to their bounds, and may move at most `cap` of them: one fewer than the
-best answer. A round costs one forward pass and one backward row:
+A point of the search may move at most `cap` of them, fewer than the best answer does. Descents of two kinds take turns,
+and a round of either costs one forward pass and one backward row:
 
-    linearise   the margin at y: every unit gains something if it goes to its bounds, and every moved unit is worth
-                something, which is lost if it goes back
-    drop        where the label has changed: the units that are worth least, as many as the linear picture can spare
-    add         where it has not, and fewer than `cap` units have moved: those that gain most
-    swap        where `cap` have: those worth least for those that gain most, if that gains
-    keep        what did not raise the margin is taken back; the units that were tried are not tried again at once
+    few      from x_0 towards a class, or from the best answer with a random part of its units put back; round by round:
+      linearise   the margin at y: every unit gains something if it goes to its bounds, and every moved unit is worth
+                  something, which is lost if it goes back
+      drop        where the label has changed: the units that are worth least, as many as the linear picture can spare
+      add         where it has not, and fewer than `cap` units have moved: those that gain most
+      swap        where `cap` have: those worth least for those that gain most, while that gains
+      keep        what did not raise the margin is taken back; the units that were tried are not tried again at once
+    smooth   from x_0 by the steps of sigma-zero, which move all units and cut most of them off again: on networks whose
+             gradient at x_0 says little, this finds other and smaller supports
 
-When rounds no longer help, the next descent begins: from x_0 towards another class, or from the best answer with a
-random part of its units put back. Each weighs the units by random numbers of its own. The sequence has no end, and does
-not depend on the budget, which only says when to stop.
+The sequence of descents has no end and does not depend on the budget, which only says when to stop. While nothing has
+fooled, all units climb, from points farther and farther away from x_0, and at last the decisions alone are searched.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence, Status
+from deepfool.attacks.shared.decisions import search_by_decisions
 from deepfool.attacks.shared.ranking import rank_classes
 from deepfool.attacks.shared.task import Task
+from deepfool.attacks.sigma_zero import LAST, Smooth
 from deepfool.classifier.jacobian import difference
 from deepfool.norms import by_unit
 
+# Chosen by hand; docs/algorithms/few-features.md names the networks, and says what other values gave there.
 CLASSES, FAR = 3, 2.0
 """Classes that are tried from x_0 first; not those that look FAR times as far as the nearest, once one has fooled."""
 SPLIT = 3
@@ -45,17 +51,50 @@ HALFWAY, AT_BOUND = 0.5, 0.05
 STRIDE, SLOWER, FASTER = 0.5, 0.5, 1.5
 """By what share of the best answer the next one is to be smaller, at first and at most; what a descent that did not get
 there makes of it, and one that did. It is always at least one unit."""
+LENGTHS, KICKS = (30, 100, 250, 400), 2
+"""Rounds of the smooth descents, the last of them again and again; restarts for every 50 rounds of them."""
+SIGMA, CUT, CUT_STEP = 1e-3, 0.3, 0.01
+"""Smooth descents: sigma-zero's own constants."""
 CLIMB, ROUNDS, SHAKEN = 0.1, 20, 0.1
 """While nothing fools: all units climb, by this share of the box a round, for so many rounds; the second climb starts
 this share of the box away from x_0, the next ones twice as far each."""
-AGAIN = 4
-"""Every so many restarts, one goes from x_0 to a class once more."""
-LOST = 6
-"""Descents after which gradients are given up where nothing has fooled."""
-QUERIES = 500
-"""Forward passes of the search by decisions then, and of thinning out what it finds."""
+LOST, QUERIES = 6, 500
+"""Climbs after which gradients are given up where nothing has fooled; forward passes of the search by decisions."""
 QUIET, LONGEST = 30, 10_000
 """Without a budget: the end comes after QUIET restarts in a row that found nothing, or LONGEST passes."""
+
+MASKED = (
+    "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so far fewer features may do"
+)
+
+
+class Kind(IntEnum):
+    """What a descent does."""
+
+    DIRECT = 0
+    """From x_0 towards a class."""
+    SMOOTH = 1
+    REFINE = 2
+    """From the best answer: drop what can be dropped."""
+    KICK = 3
+    """From the best answer with a part of its units put back."""
+
+
+def list_descents(tried: int, most: int) -> list[tuple[Kind, int]]:
+    """The sequence: what the first `most` descents do, with the class (by its rank) or the rounds of each.
+
+    >>> [kind.name for kind, _ in list_descents(2, 8)]
+    ['DIRECT', 'SMOOTH', 'REFINE', 'DIRECT', 'KICK', 'SMOOTH', 'REFINE', 'DIRECT']
+    """
+    found = [(Kind.DIRECT, 0)]
+    turn = 0
+    while len(found) < most:
+        length = LENGTHS[min(turn, len(LENGTHS) - 1)]
+        found += [(Kind.SMOOTH, length), (Kind.REFINE, 0)]
+        found += [(Kind.DIRECT, k) for k in range(1, tried)] if turn == 0 else [(Kind.DIRECT, turn % tried)]
+        found += [(Kind.KICK, 0)] * (KICKS * length // 50)
+        turn += 1
+    return found[:most]
 
 
 class Supports:
@@ -65,11 +104,12 @@ class Supports:
         asked = task.asked
         self.task, self.asked, self.model, self.best = task, asked, task.model, task.best
         self.lower, self.upper = asked.walls(asked.everyone)
-        self.channels = asked.channels
+        self.channels, self.units = asked.channels, asked.x_0.shape[1] // asked.channels
         self.budget, self.endless = LONGEST if budget is None else budget, budget is None
         self.ranking = rank_classes(task, candidates, keep=CLASSES)
-        self.tried = self.ranking.slopes.shape[1]
-        """How many classes are gone to from x_0."""
+        self.plan = torch.tensor(list_descents(self.ranking.slopes.shape[1], self.budget), device=asked.label.device)
+        """What each descent does: its kind, and its class or its rounds."""
+        self.smooth = Smooth(asked, SIGMA, CUT_STEP)
         self.random = [
             torch.Generator().manual_seed(zlib.crc32(str(seed).encode() + x.cpu().numpy().tobytes())) for x in asked.x_0
         ]
@@ -77,30 +117,30 @@ class Supports:
         if self.model.masks:
             self.found_by = Evidence.REPAIRED
             self.caution = f"found by gradients past what hides them in this model: {', '.join(self.model.masks)}"
-        n, self.units = len(asked.x_0), asked.x_0.shape[1] // self.channels
         self.place = torch.arange(self.units, device=asked.x_0.device)
 
         def each(value: float) -> Tensor:
             return torch.full_like(asked.x_0[:, 0], value)
 
-        # The sequence: descents begun, whether the running one is over, whether there is nothing more to do.
-        self.begun = torch.full_like(asked.label, -1)
-        self.over = torch.ones_like(asked.label, dtype=torch.bool)
-        self.ended, self.sloped = torch.zeros_like(self.over), torch.zeros_like(self.over)
+        def no() -> Tensor:
+            return torch.zeros_like(asked.label, dtype=torch.bool)
+
+        # The sequence: descents begun, whether the running one is over, whether there is nothing more to do; restarts
+        # in a row that found nothing; what the best answer was before; by how much the next is to be smaller.
+        self.begun, self.over, self.ended = torch.full_like(asked.label, -1), ~no(), no()
         self.quiet, self.before, self.stride = each(0), each(math.inf), each(STRIDE)
-        self.climbing, self.rounds = torch.zeros_like(self.over), each(0)
-        # A descent: its point, the class it is after (-1: any), most units, random weights of what units gain.
+        # A descent: its point, the class it is after (-1: any), how it moves, rounds so far and at most.
         self.y, self.target = asked.x_0.clone(), torch.full_like(asked.label, -1)
-        self.cap, self.weight = each(self.units), asked.x_0.new_ones(n, self.units)
-        # The best point under the cap with its gradient and margin; rounds in a row that did not beat it; the units
-        # that were tried there in vain; how many are swapped at once.
+        self.climbing, self.smoothing, self.rounds, self.length = no(), no(), each(0), each(0)
+        # Few units: most of them, random weights of what they gain; the best point under the cap with its gradient and
+        # margin; rounds in a row that did not beat it; the units tried there in vain; how many are swapped at once.
+        self.cap, self.weight = each(self.units), torch.ones_like(by_unit(asked.x_0, self.channels)[:, 0])
         self.anchor, self.slope, self.margin = asked.x_0.clone(), torch.zeros_like(asked.x_0), each(-math.inf)
-        self.idle, self.swaps = each(0), each(1)
-        self.tabu = torch.zeros(n, self.units, dtype=torch.bool, device=asked.x_0.device)
+        self.idle, self.tabu, self.swaps = each(0), torch.zeros_like(self.weight, dtype=torch.bool), each(1)
 
     def run(self) -> None:
         rows = self.task.rows
-        for _ in range(2 * self.budget):
+        for _ in range(self.budget + LOST * ROUNDS):  # a round takes two passes, or begins the search by decisions
             rows = rows[~self.ended[rows] & (self._left(rows) >= 2)]
             fresh = rows[self.over[rows]]
             if len(fresh):
@@ -118,99 +158,138 @@ class Supports:
         left = self.budget - self.model.spent(rows)
         return torch.where(self.best.found(rows), left, left + LONGEST)
 
+    # Descents
+
     def _begin(self, rows: Tensor) -> None:
         """The next descent of these samples; those that have none are ended."""
         found = self.best.found(rows)
         helped = self.best.size[rows] < self.before[rows]
-        self.quiet[rows] = torch.where(helped | (self.begun[rows] < self.tried), 0.0, self.quiet[rows] + 1)
+        self.quiet[rows] = torch.where(helped, 0.0, self.quiet[rows] + 1)
         self.stride[rows] = (self.stride[rows] * torch.where(helped, FASTER, SLOWER)).clamp(1e-6, STRIDE)
         self.before[rows] = self.best.size[rows]
         self.begun[rows] += 1
-        self.ended[rows] = (self.best.size[rows] <= 1) | (self.endless & found & (self.quiet[rows] >= QUIET))
+        last = (self.begun[rows] >= len(self.plan)) | (self.endless & (self.quiet[rows] >= QUIET))
+        self.ended[rows] = (self.best.size[rows] <= 1) | (found & last)
+        self._search_by_decisions(rows[~found & (self.begun[rows] > LOST)])
         rows = rows[~self.ended[rows]]
         if len(rows) == 0:
             return
-        known, k = self.best.found(rows), self.begun[rows]
-        for _ in range(self.tried):  # once something has fooled, classes that look far are passed over
-            far = self.ranking.distance[rows, k.clamp_max(self.tried - 1)] > FAR * self.ranking.nearest(rows)
-            k = k + ((k < self.tried) & far & known).long()
-        self.begun[rows] = k
-        self.over[rows], self.idle[rows], self.margin[rows] = False, 0, -math.inf
-        self.tabu[rows] = False
+        self._pass_over(rows)
+        known, (kind, value) = self.best.found(rows), self.plan[self.begun[rows].clamp_max(len(self.plan) - 1)].T
+        self.over[rows], self.idle[rows], self.rounds[rows], self.tabu[rows] = False, 0, 0, False
+        self.margin[rows], self.target[rows] = -math.inf, -1
         self.cap[rows] = torch.where(known, self._aim(rows), float(self.units))
-        self.rounds[rows], self.climbing[rows] = 0, ~known & (k > 0)
         self.swaps[rows] = torch.ceil(torch.where(known, self.cap[rows] / 4, 1.0))
-        first = k < self.tried
-        again = ~first & ((k - self.tried) % AGAIN == AGAIN - 1)
         draws = torch.stack([torch.randn(2, self.units, generator=self.random[i]) for i in rows.tolist()]).to(self.y)
-        self.weight[rows] = torch.where(first[:, None], 1.0, torch.exp(NOISE * draws[:, 0]))
-        direct = (first | again) & ~self.climbing[rows]
-        place = torch.where(first, k, torch.div(k - self.tried, AGAIN, rounding_mode="floor") % self.tried)
-        self.target[rows] = torch.where(
-            direct, self.ranking.order[rows].gather(1, place[:, None])[:, 0], torch.full_like(k, -1)
-        )
-        self._start_at_inputs(rows[direct], place[direct])
-        self._shake(rows[self.climbing[rows]], draws[self.climbing[rows], 1])
-        kicked = ~direct & ~self.climbing[rows]
-        self._kick(rows[kicked], draws[kicked, 1])
+        early = (self.begun[rows] < KICKS)[:, None]
+        self.weight[rows] = torch.where(early, 1.0, torch.exp(NOISE * draws[:, 0]))
+        direct = (kind == Kind.DIRECT) & (known | (self.begun[rows] == 0))
+        climbing = ~known & ~direct
+        smooth = (kind == Kind.SMOOTH) & ~climbing
+        self.climbing[rows], self.smoothing[rows] = climbing, smooth
+        self.length[rows] = torch.where(smooth, value, ROUNDS).to(self.length.dtype)
+        self.y[rows] = self.asked.x_0[rows]
+        self.smooth.start(rows[smooth], CUT)
+        self._start_at_inputs(rows[direct], value[direct])
+        self._shake(rows[climbing], draws[climbing, 1])
+        back = known & ((kind == Kind.KICK) | (kind == Kind.REFINE))
+        self._kick(rows[back], draws[back, 1], kind[back] == Kind.KICK)
 
-    def _start_at_inputs(self, rows: Tensor, place: Tensor) -> None:
-        """From x_0 towards a class whose gradient there is known."""
-        self.anchor[rows], self.slope[rows] = self.asked.x_0[rows], self.ranking.slopes[rows, place]
-        self.margin[rows] = -self.ranking.gaps[rows, place]
-        self._add_or_swap(rows)
-        self.over[rows] = False
+    def _pass_over(self, rows: Tensor) -> None:
+        """Once something has fooled, classes that look far are not tried."""
+        known = self.best.found(rows)
+        for _ in range(CLASSES):
+            kind, value = self.plan[self.begun[rows].clamp_max(len(self.plan) - 1)].T
+            place = torch.where(kind == Kind.DIRECT, value, 0)[:, None]
+            far = self.ranking.distance[rows].gather(1, place)[:, 0] > FAR * self.ranking.nearest(rows)
+            self.begun[rows] += (known & far & (kind == Kind.DIRECT)).long()
 
     def _aim(self, rows: Tensor) -> Tensor:
         """How many units the next answer may move."""
         size = self.best.size[rows]
         return size - torch.floor(self.stride[rows] * size).clamp_min(1)
 
+    def _start_at_inputs(self, rows: Tensor, place: Tensor) -> None:
+        """From x_0 towards a class whose gradient there is known."""
+        self.target[rows] = self.ranking.order[rows].gather(1, place[:, None])[:, 0]
+        self.anchor[rows], self.slope[rows] = self.asked.x_0[rows], self.ranking.slopes[rows, place]
+        self.margin[rows] = -self.ranking.gaps[rows, place]
+        self._add_or_swap(rows)
+
+    def _kick(self, rows: Tensor, draw: Tensor, kicked: Tensor) -> None:
+        """From the best answer, where it is `kicked` with a random part of its units put back."""
+        y = self.asked.clamp(rows, self.asked.x_0[rows] + self.best.r[rows])
+        moved = self._moved(rows, y)
+        count = moved.sum(1)
+        share = LEAST + (MOST - LEAST) * torch.frac(1000 * draw[:, :1].abs().sum(1))
+        back = torch.where(kicked, torch.maximum(torch.ceil(share * count), count - self.cap[rows]), 0.0)
+        order = torch.where(moved, draw, math.inf).argsort(1)
+        out = torch.zeros_like(moved).scatter_(1, order, self.place < back[:, None])
+        self.y[rows] = torch.where(self._spread(out), self.asked.x_0[rows], y)
+
     def _shake(self, rows: Tensor, draw: Tensor) -> None:
         """Begin to climb: the first time at x_0, then farther and farther away from it."""
         away = SHAKEN * 2.0 ** (self.begun[rows] - 2) * (self.begun[rows] > 1)
         r = self._spread(draw.sign()) * away[:, None] * (self.upper[rows] - self.lower[rows])
-        r = r if self.asked.mask is None else r * self.asked.mask[rows]
-        self.y[rows] = self.asked.clamp(rows, self.asked.x_0[rows] + r)
+        self.y[rows] = self.asked.clamp(rows, self.asked.x_0[rows] + self.asked.masked(rows, r))
+
+    def _search_by_decisions(self, rows: Tensor) -> None:
+        """Where no climb has fooled: by the decisions alone, then drop units at random, by halves."""
+        if len(rows) == 0:
+            return
+        y, found, z = search_by_decisions(self.task, rows, QUERIES, self.random[int(rows[0])])
+        self.ended[rows] = ~found
+        rows, y, z = rows[found], y[found], z[found]
+        kept = {"fooled": torch.ones_like(rows, dtype=torch.bool), "caution": MASKED, "evidence": Evidence.DECISIONS}
+        self.best.report(rows, y - self.asked.x_0[rows], z, **kept)  # type: ignore[arg-type]
+        part = torch.full_like(y[:, 0], 0.5)
+        for _ in range(QUERIES if len(rows) else 0):
+            draw = torch.stack([torch.rand(self.units, generator=self.random[i]) for i in rows.tolist()]).to(y)
+            trial = torch.where(self._spread(draw < part[:, None]), self.asked.x_0[rows], y)
+            z = self.model.look(rows, trial)
+            fooled = self.best.report(
+                rows, trial - self.asked.x_0[rows], z, caution=MASKED, evidence=Evidence.DECISIONS
+            )
+            y = torch.where(fooled[:, None], trial, y)
+            part = torch.where(fooled, part, torch.maximum(part / 1.5, 1 / self._moved(rows, y).sum(1).clamp_min(1)))
+
+    # Rounds
+
+    def _round(self, rows: Tensor) -> None:
+        """Linearise every sample at its point; then climb, or take a smooth step, or drop, add or swap units."""
+        y = self.y[rows]
+        z, d, w = self._linearise(rows, y)
+        self.best.iterations[rows] += 1
+        self.rounds[rows] += 1
+        r = y - self.asked.x_0[rows]
+        fooled = self.best.report(rows, r, z, caution=self.caution, evidence=self.found_by)
+        self.climbing[rows] &= ~fooled
+        climbing, smooth = self.climbing[rows], self.smoothing[rows]
+        self._climb(rows[climbing], y[climbing], w[climbing])
+        self._step_smoothly(rows[smooth], y[smooth], w[smooth], fooled[smooth])
+        few = ~climbing & ~smooth
+        self._improve(rows[few], y[few], w[few], d[few], fooled[few])
+        self.over[rows] |= self.best.size[rows] <= 1
 
     def _climb(self, rows: Tensor, y: Tensor, w: Tensor) -> None:
         """All units one step up the gradient."""
         self.y[rows] = self.asked.clamp(rows, y + CLIMB * (self.upper[rows] - self.lower[rows]) * w.sign())
-        self.rounds[rows] += 1
-        self.over[rows] = (self.rounds[rows] >= ROUNDS) | ~(w != 0).any(1)
+        self.over[rows] = (self.rounds[rows] >= self.length[rows]) | ~(w != 0).any(1)
 
-    def _kick(self, rows: Tensor, draw: Tensor) -> None:
-        """From the best answer, with a random part of its units put back."""
-        if len(rows) == 0:
-            return
-        y = self.asked.x_0[rows] + self.best.r[rows]
-        moved = self._moved(rows, y)
-        share = LEAST + (MOST - LEAST) * torch.frac(draw[:, 0].abs() * 1000)
-        count = torch.maximum(torch.ceil(share * moved.sum(1)), moved.sum(1) - self.cap[rows])
-        order = torch.where(moved, draw, math.inf).argsort(1)
-        out = torch.zeros_like(moved).scatter_(1, order, self.place < count[:, None])
-        self.y[rows] = torch.where(self._spread(out), self.asked.x_0[rows], y)
+    def _step_smoothly(self, rows: Tensor, y: Tensor, w: Tensor, fooled: Tensor) -> None:
+        wave = (1 + torch.cos(math.pi * (self.rounds[rows] - 1) / self.length[rows])) / 2
+        self.y[rows] = self.smooth.step(rows, y, w, fooled, LAST + (1 - LAST) * wave)
+        self.over[rows] = self.rounds[rows] >= self.length[rows]
 
-    def _round(self, rows: Tensor) -> None:
-        """Linearise every sample at its point; then drop, add or swap units."""
-        y = self.y[rows]
-        z, d, w = self._linearise(rows, y)
-        self.best.iterations[rows] += 1
-        self.sloped[rows] |= (w != 0).any(1)
-        r = y - self.asked.x_0[rows]
-        fooled = self.best.report(rows, r, z, caution=self.caution, evidence=self.found_by)
-        climbing = self.climbing[rows] & ~fooled
-        self.climbing[rows] = climbing
-        self._climb(rows[climbing], y[climbing], w[climbing])
-        rows, y, d, w, fooled = (v[~climbing] for v in (rows, y, d, w, fooled))
+    def _improve(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor, fooled: Tensor) -> None:
+        """Keep the point or go back to the last; then drop, add or swap units."""
         better = fooled | (d > self.margin[rows])
         self._keep(rows[better], y[better], w[better], torch.where(fooled, -math.inf, d)[better])
         self._step_back(rows[~better], y[~better])
         self.cap[rows] = torch.where(fooled, self._aim(rows), self.cap[rows])
-        self.over[rows] |= (self.idle[rows] >= PATIENCE) | (self.best.size[rows] <= 1)
-        going = ~self.over[rows]
-        self._drop(rows[fooled & going], d[fooled & going])
-        self._add_or_swap(rows[~fooled & going])
+        self.over[rows] = self.idle[rows] >= PATIENCE
+        self._drop(rows[fooled], d[fooled])
+        self._add_or_swap(rows[~fooled])
 
     def _keep(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
         self.anchor[rows], self.slope[rows], self.margin[rows] = y, w, d
@@ -224,8 +303,6 @@ class Supports:
 
     def _drop(self, rows: Tensor, d: Tensor) -> None:
         """The units that are worth least go back: as many as the margin can spare, and at least one."""
-        if len(rows) == 0:
-            return
         moved, worth, _ = self._judge(rows)
         least, order = torch.where(moved, worth, math.inf).sort(1)
         spared = torch.where(least.isfinite(), least, 0.0).cumsum(1) < d[:, None]
@@ -237,8 +314,6 @@ class Supports:
 
     def _add_or_swap(self, rows: Tensor) -> None:
         """Under the cap, add the units that gain most; at the cap, swap those worth least for them while it gains."""
-        if len(rows) == 0:
-            return
         moved, worth, gain = self._judge(rows)
         offered = torch.where(moved | self.tabu[rows], 0.0, gain * self.weight[rows])
         most, order = offered.sort(dim=1, descending=True)
