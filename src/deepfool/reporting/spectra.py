@@ -8,6 +8,7 @@ space is about 1 (Fawzi, Moosavi-Dezfooli, Frossard, NeurIPS 2016). How far from
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool import cache
 from deepfool.attacks.deepfool import deepfool
 from deepfool.attacks.shared.arguments import Bounds, check_callable, check_count
 from deepfool.classifier import Classifier
@@ -27,8 +29,11 @@ from deepfool.metrics.estimates import Estimate, as_json, quantile
 from deepfool.metrics.formatting import format_number
 from deepfool.models.sources import Source
 from deepfool.reporting.figures import PALETTE, save_figure
+from deepfool.runs.records import Run
 from deepfool.subspaces import Subspace, draw_subspace, make_bands
 
+SPECTRUM = "spectrum.json"
+"""In the run folder."""
 TOGETHER = 50
 """Samples at once."""
 BANDS = 8
@@ -154,6 +159,47 @@ def _tell(estimate: Estimate) -> tuple[str, str]:
     ends = (estimate.low, estimate.high)
     interval = "" if any(map(math.isnan, ends)) else " – ".join(map(format_number, ends))
     return format_number(estimate.value), interval
+
+
+def keep_spectrum(run: Run, source: Source, found: Spectrum) -> Path:
+    """Store a spectrum in the folder of a run of the same model; the report then shows it."""
+    if source.fingerprint != run.identity["model"]["sha256"]:
+        raise InputError(f"the spectrum is not of the model of {run.folder}.", hint="measure the same model.")
+    path = run.folder / SPECTRUM
+    cache.write(path, json.dumps({"model_sha256": source.fingerprint, **found.as_dict()}, allow_nan=False).encode())
+    return path
+
+
+def read_spectrum(run: Run) -> dict[str, Any] | None:
+    """What the report shows of a spectrum in the folder of a run; None if there is none, or of another model."""
+    try:
+        found = json.loads((run.folder / SPECTRUM).read_bytes())
+        if found["model_sha256"] != run.identity["model"]["sha256"]:
+            return None
+        drawn = {entry["name"] for entry in found["random"]}
+        entries = [found["whole"], *found["bands"], *found["random"]]
+        rows: list[dict[str, Any]] = [
+            {
+                "name": str(each["name"]), "dimensions": int(each["dimensions"]),
+                "ratio": float(each["ratio"]["value"]) if each["name"] in drawn else None,
+                **{end: _number(each["median"][end]) for end in ("low", "high")},
+                "median": float(each["median"]["value"]),
+            }
+            for each in entries
+        ]  # fmt: skip
+        samples = int(found["whole"]["samples"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    sizes = [row["median"] for row in rows if 0 < row["median"] < math.inf]
+    smallest, largest = (math.log(end(sizes, default=1.0)) for end in (min, max))
+    for row in rows:
+        above = min(max(math.log(row["median"]) if row["median"] > 0 else smallest, smallest), largest) - smallest
+        row["share"] = 0.05 + 0.95 * above / max(largest - smallest, 1e-9)
+    return {**found, "rows": rows, "samples": samples}
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
 
 
 def draw_spectrum(found: Spectrum, out: str | Path) -> Path:
