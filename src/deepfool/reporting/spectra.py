@@ -28,7 +28,7 @@ from deepfool.errors import InputError
 from deepfool.metrics.estimates import Estimate, as_json, quantile
 from deepfool.metrics.formatting import format_number
 from deepfool.models.sources import Source
-from deepfool.reporting.figures import PALETTE, save_figure
+from deepfool.reporting.figures import PALETTE, import_plotting, save_figure
 from deepfool.runs.records import Run
 from deepfool.subspaces import Subspace, draw_subspace, make_bands
 
@@ -221,7 +221,8 @@ def _draw_bands(axes: Any, found: Spectrum) -> None:
     _draw_entries(axes, places, found.bands, PALETTE[0], "o-", "in the band")
     axes.axhline(found.whole.median.value, color=PALETTE[1], linestyle="--", label="in the whole space")
     axes.set(xlabel="band of frequencies, low to high", ylabel="median l2 distance", yscale="log", xticks=places)
-    axes.legend()
+    _plain_ticks(axes.yaxis)
+    axes.legend(fontsize=7)
 
 
 def _draw_law(axes: Any, found: Spectrum) -> None:
@@ -232,7 +233,17 @@ def _draw_law(axes: Any, found: Spectrum) -> None:
     law = found.whole.median.value * np.sqrt(found.features / line)
     axes.plot(line, law, color="0.4", linestyle=":", label="distance × sqrt(d / m)")
     axes.set(xlabel="dimensions m", ylabel="median l2 distance", xscale="log", yscale="log")
-    axes.legend()
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
+    axes.legend(fontsize=7)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10 in place of powers, which need mathematics in their labels."""
+    ticker = import_plotting("matplotlib.ticker", "deepfool spectrum")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _draw_entries(axes: Any, at: Any, entries: Sequence[Entry], colour: str, style: str, label: str) -> None:
