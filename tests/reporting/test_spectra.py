@@ -9,11 +9,13 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from deepfool import evaluate
 from deepfool.cli import app
 from deepfool.datasets import load
 from deepfool.errors import InputError
 from deepfool.models.sources import resolve
-from deepfool.reporting.spectra import draw_spectrum, list_rows, measure_spectrum
+from deepfool.reporting.page import write_report
+from deepfool.reporting.spectra import SPECTRUM, draw_spectrum, list_rows, measure_spectrum, read_spectrum
 from deepfool.subspaces import draw_subspace, make_bands
 
 OVERSHOOT = 1.02
@@ -94,4 +96,16 @@ def test_the_command(tmp_path):
     assert (tmp_path / "s.svg").exists()
     found = json.loads(CliRunner().invoke(app, [*command, "--dimensions", "49", "--json"]).stdout)
     assert [entry["dimensions"] for entry in (*found["bands"], *found["random"])] == [392, 392, 49]
+    run = evaluate("lenet-mnist", "mnist-sample", limit=4, out=tmp_path / "run")
+    assert "Where it is fragile" not in write_report([run]).read_text()
+    kept = CliRunner().invoke(app, [*command, "--dimensions", "49", "--into", str(run.folder)])
+    assert kept.exit_code == 0, kept.output
+    page = (run.folder / "report.html").read_text()
+    assert "Where it is fragile" in page
+    assert "band 2 of 2" in page
+    (run.folder / SPECTRUM).write_text("{")
+    assert read_spectrum(run) is None
+    other = evaluate(nn.Linear(4, 2), (torch.rand(3, 4), None), out=tmp_path / "other")
+    refused = CliRunner().invoke(app, [*command, "--dimensions", "49", "--into", str(other.folder)])
+    assert "not of the model" in str(refused.exception)
     assert "whole numbers" in str(CliRunner().invoke(app, [*command, "--dimensions", "many"]).exception)

@@ -27,6 +27,9 @@ def show_spectrum(
     size: int | None = typer.Option(None, metavar="PIXELS", help="Resize folder: and hf: images to this side length."),
     arch: str | None = ARCH,
     out: Path | None = typer.Option(None, "--out", "-o", metavar="FILE", help="Draw it: .pdf, .svg, .eps or .png."),
+    into: Path | None = typer.Option(
+        None, metavar="RUN", help="Keep it in this run folder, of the same model, and write its report again."
+    ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only warnings and errors."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -36,10 +39,12 @@ def show_spectrum(
 
     from deepfool.datasets import load
     from deepfool.models.sources import resolve
-    from deepfool.reporting.spectra import draw_spectrum, list_rows, measure_spectrum
+    from deepfool.reporting.spectra import draw_spectrum, keep_spectrum, list_rows, measure_spectrum
+    from deepfool.runs.records import Run
 
     wanted = None if dimensions is None else _read_dimensions(dimensions)
-    console = make_console(stderr=True, quiet=quiet)
+    run = None if into is None else Run(into)
+    console, source = make_console(stderr=True, quiet=quiet), resolve(model, arch=arch)
     with drawing_fetch(console, data) as on_fetch:
         samples = load(data, split=read_split(split, data, "test"), size=size, on_progress=on_fetch)
     with drawing(console) as bar:
@@ -49,7 +54,7 @@ def show_spectrum(
             bar.log("", f"{done}/{total} {name}".rstrip(), always=done == total)
 
         found = measure_spectrum(
-            resolve(model, arch=arch), samples, limit=limit, bands=bands, dimensions=wanted, bounds=read_bounds(bounds),
+            source, samples, limit=limit, bands=bands, dimensions=wanted, bounds=read_bounds(bounds),
             seed=seed, on_progress=tell,
         )  # fmt: skip
     if as_json:
@@ -63,6 +68,11 @@ def show_spectrum(
         for row in list_rows(found):
             table.add_row(*row)
         make_console(width=100).print(table)
+    if run is not None:
+        from deepfool.reporting.page import write_report
+
+        keep_spectrum(run, source, found)
+        echo(f"{write_report([run])}", err=as_json)
     if out is not None:
         echo(f"{draw_spectrum(found, out)}", err=as_json)
 

@@ -40,6 +40,7 @@ from deepfool.reporting.pairs import LETTERS, compare_with_first, format_differe
 from deepfool.reporting.peers import place_references
 from deepfool.reporting.references import PAPER, family_of, find_references
 from deepfool.reporting.signoff import SignOff, make_signoff
+from deepfool.reporting.spectra import read_spectrum
 from deepfool.reporting.times import format_moment
 from deepfool.runs import manifests
 from deepfool.runs.audit.checklist import Audit, read_audit
@@ -78,6 +79,7 @@ class Part:
     facts: list[tuple[str, str]]
     command: str | None
     verification: dict[str, Any] | None
+    spectrum: dict[str, Any] | None
 
     @property
     def classy(self) -> bool:
@@ -199,7 +201,7 @@ def _make_part(
         classes=charts.make_classes(run, records), matrix=charts.make_matrix(run, records),
         statuses=dict(charts.count_statuses(records)),
         gallery=gallery, facts=provenance.list_facts(run), command=provenance.repeat_command(run),
-        verification=provenance.read_verification(run, len(records)),
+        verification=provenance.read_verification(run, len(records)), spectrum=read_spectrum(run),
     )  # fmt: skip
 
 

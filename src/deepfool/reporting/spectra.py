@@ -8,6 +8,7 @@ space is about 1 (Fawzi, Moosavi-Dezfooli, Frossard, NeurIPS 2016). How far from
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool import cache
 from deepfool.attacks.deepfool import deepfool
 from deepfool.attacks.shared.arguments import Bounds, check_callable, check_count
 from deepfool.classifier import Classifier
@@ -26,9 +28,12 @@ from deepfool.errors import InputError
 from deepfool.metrics.estimates import Estimate, as_json, quantile
 from deepfool.metrics.formatting import format_number
 from deepfool.models.sources import Source
-from deepfool.reporting.figures import PALETTE, save_figure
+from deepfool.reporting.figures import PALETTE, import_plotting, save_figure
+from deepfool.runs.records import Run
 from deepfool.subspaces import Subspace, draw_subspace, make_bands
 
+SPECTRUM = "spectrum.json"
+"""In the run folder."""
 TOGETHER = 50
 """Samples at once."""
 BANDS = 8
@@ -156,6 +161,47 @@ def _tell(estimate: Estimate) -> tuple[str, str]:
     return format_number(estimate.value), interval
 
 
+def keep_spectrum(run: Run, source: Source, found: Spectrum) -> Path:
+    """Store a spectrum in the folder of a run of the same model; the report then shows it."""
+    if source.fingerprint != run.identity["model"]["sha256"]:
+        raise InputError(f"the spectrum is not of the model of {run.folder}.", hint="measure the same model.")
+    path = run.folder / SPECTRUM
+    cache.write(path, json.dumps({"model_sha256": source.fingerprint, **found.as_dict()}, allow_nan=False).encode())
+    return path
+
+
+def read_spectrum(run: Run) -> dict[str, Any] | None:
+    """What the report shows of a spectrum in the folder of a run; None if there is none, or of another model."""
+    try:
+        found = json.loads((run.folder / SPECTRUM).read_bytes())
+        if found["model_sha256"] != run.identity["model"]["sha256"]:
+            return None
+        drawn = {entry["name"] for entry in found["random"]}
+        entries = [found["whole"], *found["bands"], *found["random"]]
+        rows: list[dict[str, Any]] = [
+            {
+                "name": str(each["name"]), "dimensions": int(each["dimensions"]),
+                "ratio": float(each["ratio"]["value"]) if each["name"] in drawn else None,
+                **{end: _number(each["median"][end]) for end in ("low", "high")},
+                "median": float(each["median"]["value"]),
+            }
+            for each in entries
+        ]  # fmt: skip
+        samples = int(found["whole"]["samples"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    sizes = [row["median"] for row in rows if 0 < row["median"] < math.inf]
+    smallest, largest = (math.log(end(sizes, default=1.0)) for end in (min, max))
+    for row in rows:
+        above = min(max(math.log(row["median"]) if row["median"] > 0 else smallest, smallest), largest) - smallest
+        row["share"] = 0.05 + 0.95 * above / max(largest - smallest, 1e-9)
+    return {**found, "rows": rows, "samples": samples}
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
 def draw_spectrum(found: Spectrum, out: str | Path) -> Path:
     """Draw the bands, and the random subspaces beside their law, into a .pdf, .svg, .eps or .png."""
 
@@ -175,7 +221,8 @@ def _draw_bands(axes: Any, found: Spectrum) -> None:
     _draw_entries(axes, places, found.bands, PALETTE[0], "o-", "in the band")
     axes.axhline(found.whole.median.value, color=PALETTE[1], linestyle="--", label="in the whole space")
     axes.set(xlabel="band of frequencies, low to high", ylabel="median l2 distance", yscale="log", xticks=places)
-    axes.legend()
+    _plain_ticks(axes.yaxis)
+    axes.legend(fontsize=7)
 
 
 def _draw_law(axes: Any, found: Spectrum) -> None:
@@ -186,7 +233,17 @@ def _draw_law(axes: Any, found: Spectrum) -> None:
     law = found.whole.median.value * np.sqrt(found.features / line)
     axes.plot(line, law, color="0.4", linestyle=":", label="distance × sqrt(d / m)")
     axes.set(xlabel="dimensions m", ylabel="median l2 distance", xscale="log", yscale="log")
-    axes.legend()
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
+    axes.legend(fontsize=7)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10 in place of powers, which need mathematics in their labels."""
+    ticker = import_plotting("matplotlib.ticker", "deepfool spectrum")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _draw_entries(axes: Any, at: Any, entries: Sequence[Entry], colour: str, style: str, label: str) -> None:
