@@ -16,7 +16,6 @@ from torch import Tensor
 
 from deepfool.errors import InputError
 
-
 ON_THE_HOST = ("cpu",)
 """Devices whose numbers Python sees without waiting. Elsewhere a look at them stops the queue of work, so what is
 rarely needed is computed rather than asked for (tests/attacks/test_syncs.py counts)."""
