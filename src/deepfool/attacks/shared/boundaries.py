@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from deepfool import norms
 from deepfool.attacks.shared.adversarial import Status
 from deepfool.attacks.shared.task import Task
 from deepfool.classifier.jacobian import Tangent
@@ -36,8 +37,8 @@ def step_to_boundary(
 
 
 IN_TURN = 3
-"""Inside a box, so many classes are tried one after another, since the nearest is mostly among the first; the rest at
-once for the points that need them, so that the number of looks at the numbers does not grow with the classes."""
+"""Inside a box, classes are tried one after another, since the nearest is mostly among the first. Where looking at
+numbers means waiting, only so many, and then twice as many each time: with 1000 classes that is at most 12 times."""
 
 
 class NearestBoundary:
@@ -66,35 +67,36 @@ class NearestBoundary:
         and a point is done as soon as the next free distance is no smaller than what it has.
         """
         if self.lower is None or self.upper is None:
-            far, k = free.min(1, keepdim=True)
-            gap, w = gap.gather(1, k)[:, 0], _choose(w, k[:, 0])
-            self._take(at, far[:, 0] < self.distance[at], classes.gather(1, k)[:, 0], gap, w, far[:, 0],
-                       step(gap, w, self.p))  # fmt: skip
+            far, best = free.min(1, keepdim=True)
+            k, gap, w = (_choose(v, best)[:, 0] for v in (classes, gap, w))
+            self._take(at, far[:, 0] < self.distance[at], far[:, 0], k, gap, w, step(gap, w, self.p))
             return
         order = free.argsort(1)
         free = free.gather(1, order)
-        for turn in range(free.shape[1]):
+        on_host, turn = free.device.type in norms.ON_THE_HOST, 0
+        while turn < free.shape[1]:
             here = (free[:, turn] < self.distance[at]).nonzero()[:, 0]
             if len(here) == 0:
                 return
-            together = 1 if turn < IN_TURN else free.shape[1] - turn
-            for column in order[here, turn : turn + together].unbind(1):
-                self._try(at[here], *(_choose(v[here], column) for v in (classes, gap, w)))
-            if together > 1:
-                return
+            wide = 1 if on_host or turn < IN_TURN else turn
+            columns = order[here, turn : turn + wide]
+            self._try(at[here], *(v[here[:, None], columns] for v in (classes, gap, w)))
+            turn += wide
 
     def _try(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor) -> None:
-        """The step to the boundary of one class of each of these points, inside the box."""
+        """The steps to the boundaries of some classes (m, j) of each of these points, inside the box."""
         assert self.lower is not None
         assert self.upper is not None
-        r_k, possible = step_to_boundary(self.x[who], gap, w, self.lower[who], self.upper[who], self.p, self.channels)
-        size = torch.where(possible, norm(r_k, self.p, self.channels), math.inf)
-        closer = size < self.distance[who]
+        box = (self.lower[who, None], self.upper[who, None])
+        r_k, possible = step_to_boundary(self.x[who, None], gap, w, *box, self.p, self.channels)
+        size, best = torch.where(possible, norm(r_k, self.p, self.channels), math.inf).min(1, keepdim=True)
+        closer = size[:, 0] < self.distance[who]
         if self.stretch:
             closer |= self.gap[who].isinf()
-        self._take(who, closer, k, gap, w, size, r_k)
+        chosen = (_choose(v, best)[:, 0] for v in (k, gap, w, r_k))
+        self._take(who, closer, size[:, 0], *chosen)
 
-    def _take(self, who: Tensor, closer: Tensor, k: Tensor, gap: Tensor, w: Tensor, size: Tensor, r_k: Tensor) -> None:
+    def _take(self, who: Tensor, closer: Tensor, size: Tensor, k: Tensor, gap: Tensor, w: Tensor, r_k: Tensor) -> None:
         """Where it is `closer`. Nobody asks how many these are: on a GPU the host would have to wait for the answer."""
         self.l_hat[who] = torch.where(closer, k, self.l_hat[who])
         self.gap[who] = torch.where(closer, gap, self.gap[who])
@@ -103,9 +105,9 @@ class NearestBoundary:
         self.step[who] = torch.where(closer[:, None], r_k, self.step[who])
 
 
-def _choose(values: Tensor, column: Tensor) -> Tensor:
-    """values[i, column[i]] for each i."""
-    return values[torch.arange(len(values), device=values.device), column]
+def _choose(values: Tensor, columns: Tensor) -> Tensor:
+    """(m, j, ...): values[i, columns[i]] for each i."""
+    return values[torch.arange(len(values), device=values.device)[:, None], columns]
 
 
 class Linearisation:

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from deepfool import norms
 from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.task import Task
 from deepfool.classifier.jacobian import Tangent
@@ -132,11 +133,13 @@ def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) ->
         waiting = need.nonzero()[:, 0]
         if len(waiting) == 0:
             return
-        # Rows are taken for a whole batch at once: those that need the fewest go first, together with as many others
-        # as make the round worth its forward pass.
-        few = need[waiting].clamp_max(AT_ONCE).sort().values[min(together, len(waiting)) - 1]
-        at = waiting[need[waiting].clamp_max(AT_ONCE) <= few]
-        width = min(int(need[at].max()), AT_ONCE)
+        at, width = waiting, min(AT_ONCE, task.asked.classes)
+        if rows.device.type in norms.ON_THE_HOST:
+            # Rows are taken for a whole batch at once: those that need the fewest go first, together with as many
+            # others as make the round worth its forward pass. Elsewhere rows are cheap, and looks at numbers are not.
+            few = need[waiting].clamp_max(AT_ONCE).sort().values[min(together, len(waiting)) - 1]
+            at = waiting[need[waiting].clamp_max(AT_ONCE) <= few]
+            width = min(int(need[at].max()), AT_ONCE)
         classes = nearest_open(open_[at], gap[at] / slopes.guess(rows[at]), own[at], width)
         tangent = task.model.linearise(rows[at], linear.x_i[at])
 
