@@ -113,8 +113,7 @@ def certify(
         asked = {"bounds": bounds, "mask": mask, "seconds": seconds}
         return _certify_goal(f, x, aim, target, upper, on_progress, p=p, **asked)
     with prepare(f, x, p=p, bounds=bounds, mask=mask, target=target) as task:
-        graph = lower(f, task.asked.like)
-        check_cost(estimate(graph), time)
+        graph = lower(f, task.asked.like, lambda graph: check_cost(estimate(graph), time))
         found = _Found.of(upper, f, task.asked, p, bounds=bounds, mask=mask, target=target)
         return _Certifying(f, graph, task.asked, target, found, time).run(on_progress)
 

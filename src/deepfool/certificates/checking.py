@@ -67,6 +67,4 @@ def certifiable(
         begun = open_aim(aim, z)
         if begun.read is not None:
             [(_, f)] = split_by_reading(f, z, begun)
-        cost = estimate(lower(f, x[:1]))
-    check_cost(cost, seconds)
-    return cost
+        return estimate(lower(f, x[:1], lambda graph: check_cost(estimate(graph), seconds)))
