@@ -162,6 +162,18 @@ def test_processes_certify_too(tmp_path, certified):
     assert np.allclose(run.records().lower, certified.records().lower, rtol=2e-3)
 
 
+def test_several_processes_certify_a_run_that_is_there(copied, certified):
+    told = []
+    run = certify_run(
+        copied, nets.kinked(), nets.points(SAMPLES), seconds=SECONDS, workers=2, on_progress=lambda *at: told.append(at)
+    )
+    assert told[-1] == (SAMPLES, SAMPLES)
+    lower = {row["index"]: row["lower"] for row in certified.rows()}
+    for row in run.rows():
+        assert row["proof"] == "EXACT"
+        assert row["lower"] == pytest.approx(lower[row["index"]], rel=2e-3)
+
+
 def test_what_cannot_be_certified_is_refused_before_any_work(tmp_path, plain):
     with pytest.raises(ModelError, match="sin"):
         evaluate(nets.Wavy(), nets.points(8), out=tmp_path / "run", certify=1.0)

@@ -42,9 +42,9 @@ def test_imports_point_one_way():
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
         "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
-        "Universal", "__version__", "affine", "audit", "certify", "datasets", "ddn", "deepfool", "errors", "evaluate",
-        "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models", "sigma_zero", "smallest",
-        "smallest_eps", "sparsefool", "subspaces", "superdeepfool", "tighten", "universal",
+        "Universal", "__version__", "affine", "audit", "certifiable", "certify", "datasets", "ddn", "deepfool",
+        "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models",
+        "sigma_zero", "smallest", "smallest_eps", "sparsefool", "subspaces", "superdeepfool", "tighten", "universal",
     ]  # fmt: skip
     for name in deepfool.__all__:
         assert getattr(deepfool, name) is not None

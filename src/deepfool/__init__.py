@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from deepfool.attacks.tighten import tighten as tighten
     from deepfool.certificates.certificate import Certificate as Certificate
     from deepfool.certificates.certifying import certify as certify
+    from deepfool.certificates.checking import certifiable as certifiable
     from deepfool.classifier import Classifier as Classifier
     from deepfool.interactive.evaluation import evaluate as evaluate
     from deepfool.interactive.evaluation import finetune as finetune
@@ -61,6 +62,7 @@ _HOME = {
     "Universal": "deepfool.universals.results",
     "affine": "deepfool.attacks.affine",
     "audit": "deepfool.runs.audit.auditing",
+    "certifiable": "deepfool.certificates.checking",
     "certify": "deepfool.certificates.certifying",
     "datasets": "",
     "ddn": "deepfool.attacks.ddn",
@@ -99,6 +101,7 @@ __all__ = [
     "__version__",
     "affine",
     "audit",
+    "certifiable",
     "certify",
     "datasets",
     "ddn",

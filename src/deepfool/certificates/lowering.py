@@ -8,6 +8,7 @@ that depends on the values cannot be recorded and is refused. What came out is c
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,10 +38,11 @@ SUPPORTED = (
 )
 
 
-def lower(f: Classifier, x: Tensor) -> Graph:
+def lower(f: Classifier, x: Tensor, accept: Callable[[Graph], object] = lambda graph: None) -> Graph:
     """The scores of a classifier, (n, classes) for x shaped like this, as a graph in float64 on flat features.
 
     `f` must be frozen. A last softmax, sigmoid or tanh is left out. A single score f becomes the pair (0, f - cut).
+    `accept` may refuse the graph with an error before it is run.
 
     >>> f = Classifier(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> x = torch.rand(2, 3)
@@ -60,6 +62,7 @@ def lower(f: Classifier, x: Tensor) -> Graph:
     if len(scores.shape) != 1 or scores is builder.input:
         raise ModelError(f"the model must return scores (n, classes) for a certificate, got {scores.shape} a sample.")
     graph = builder.graph(scores)
+    accept(graph)
     _compare(f, graph, x, lowering.squashed)
     return graph
 

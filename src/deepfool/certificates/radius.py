@@ -94,8 +94,15 @@ def _distances(
     lines = bound_units(graph, here, radius, lean=lean).lines if graph.relus else {}
     who, rival = pairs.nonzero().unbind(1)
     margins = Margins(graph, here, label[live][who], rival, slack[live][who], who)
-    choices = Choices({k: v.start[who].clone() for k, v in lines.items()})
-    return improve(margins, lines, choices, STEPS if graph.relus else 0, radius[who]).distance
+    distance, _ = margins.distance(lines)
+    short = distance < radius[who]
+    if graph.relus and bool(short.any()):  # only these are worth the steps
+        who, some = who[short], Margins(
+            graph, here, margins.label[short], rival[short], margins.slack[short], who[short]
+        )  # fmt: skip
+        choices = Choices({k: v.start[who].clone() for k, v in lines.items()})
+        distance[short] = improve(some, lines, choices, STEPS, radius[who]).distance
+    return distance
 
 
 def _local_distance(graph: Graph, ball: Ball, label: Tensor, rivals: Tensor, slack: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ def certify_folder(
     model: str | None = typer.Option(None, help="The model, if the manifest does not name it."),
     data: str | None = typer.Option(None, help="The data, if the manifest does not name it."),
     device: str = typer.Option("cpu", help="Where the model is run: cpu, cuda, cuda:1, mps or auto."),
+    workers: int | None = typer.Option(None, metavar="N", min=1, help="Number of processes."),
     run_code: bool = RUN_CODE,
     report: bool = typer.Option(True, "--report/--no-report", help="Write report.html into the run folder again."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only warnings and errors."),
@@ -36,7 +37,7 @@ def certify_folder(
     try:
         with drawing(console) as bar:
             certify_run(
-                opened, model, data, seconds=seconds, device=device, may_run_code=run_code,
+                opened, model, data, seconds=seconds, device=device, workers=workers, may_run_code=run_code,
                 on_progress=lambda done, total: show_certifying(bar, done, total),
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -6,34 +6,36 @@ time. The records are not touched: what was verified stays verified.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import filelock
-import torch
+import numpy as np
 
 from deepfool import __version__
-from deepfool.attacks.shared.aims import Aim, find_goal
-from deepfool.attacks.shared.alternatives import open_aim
-from deepfool.classifier import Classifier
+from deepfool.attacks.shared.aims import find_goal
+from deepfool.certificates.checking import certifiable
 from deepfool.datasets import Data
 from deepfool.errors import RunError
 from deepfool.models.sources import Source
 from deepfool.outcomes import Proof, Status
 from deepfool.runs import manifests
 from deepfool.runs.execution import choose_device
+from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.proofs import CERTIFICATES, QUESTION, describe_question, find_end
-from deepfool.runs.proving import PAUSE, check_certifiable, check_seconds, choose_together, prove
+from deepfool.runs.proving import PAUSE, check_seconds, choose_together
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Row, encode_row
 from deepfool.runs.verification import find_subjects
-from deepfool.runs.worker import DTYPES, read_classifier
+from deepfool.runs.worker import DTYPES, Job, Unproved, read_classifier
 from deepfool.runs.writing import LOCK, unwritable, write_all
-from deepfool.values import check_callable
+from deepfool.values import check_callable, check_optional_count
 
 TOGETHER = 32
 """Samples at once, at most."""
@@ -46,6 +48,7 @@ def certify_run(
     *,
     seconds: float = 1.0,
     device: str = "cpu",
+    workers: int | None = None,
     may_run_code: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
@@ -59,10 +62,11 @@ def certify_run(
         model, data: needed only if the run was made from objects; they must have the hashes in the manifest.
         seconds: how long to work on each sample.
         device: where the model confirms what is found; the proof itself is computed on the CPU.
+        workers: how many processes share the samples; None for this one.
         may_run_code: if the manifest names code as the model (`py:`), it is run only with this.
         on_progress: called with how many of the samples that need it are done, and how many there are.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> from deepfool import evaluate
     >>> model, data = torch.nn.Linear(4, 3), (torch.rand(8, 4), torch.zeros(8, dtype=torch.long))
     >>> with tempfile.TemporaryDirectory() as here:
@@ -72,8 +76,11 @@ def certify_run(
     """
     check_seconds(seconds)
     check_callable(on_progress, "on_progress")
+    workers = check_optional_count(workers, "workers")
     source, samples = find_subjects(run, model, data, may_run_code=may_run_code)
-    return certify_rows(run, source, samples, seconds=seconds, device=choose_device(device), on_progress=on_progress)
+    return certify_rows(
+        run, source, samples, seconds=seconds, device=choose_device(device), workers=workers, on_progress=on_progress
+    )
 
 
 def certify_rows(
@@ -83,6 +90,7 @@ def certify_rows(
     *,
     seconds: float,
     device: str = "cpu",
+    workers: int | None = None,
     knobs: Mapping[str, Any] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
@@ -90,26 +98,47 @@ def certify_rows(
     wanted = find_wanted(run, seconds)
     if not wanted:
         return run
-    knobs = _read_knobs(run) if knobs is None else knobs
-    dtype = DTYPES[run.identity["dtype"]]
-    f = read_classifier(source.module.to(device=device, dtype=dtype), knobs)
-    first = samples.batch([wanted[0]["index"]]).to(device=device, dtype=dtype)
-    check_certifiable(f, first, run.p, seconds, knobs)
-    size = choose_together(TOGETHER, seconds)
-    with _Writer(run, seconds) as writer:
-        start = 0
-        while start < len(wanted):
-            begin, rows = time.monotonic(), wanted[start : start + size]
-            x = samples.batch([row["index"] for row in rows]).to(device=device, dtype=dtype)
-            _check_labels(f, x, rows, find_goal(knobs))
-            norms = [math.inf if row["r_p"] is None else float(row["r_p"]) for row in rows]
-            proofs = prove(f, x, norms, p=run.p, seconds=seconds, knobs=knobs)
-            writer.append([{"index": row["index"], **proof} for row, proof in zip(rows, proofs, strict=True)])
-            start += len(rows)
-            on_progress(start, len(wanted))
+    job = Job(
+        model=source.module, fingerprint=source.fingerprint, attack=run.identity["attack"]["name"], p=run.p,
+        knobs=dict(_read_knobs(run) if knobs is None else knobs), device=device, dtype=run.identity["dtype"],
+        certify=seconds,
+    )  # fmt: skip
+    kind = {"device": device, "dtype": DTYPES[job.dtype]}
+    f = read_classifier(copy.deepcopy(source.module).to(**kind), job.knobs)
+    first = samples.batch([wanted[0]["index"]]).to(**kind)
+    certifiable(f, first, p=run.p, seconds=seconds, goal=find_goal(job.knobs))
+    plan = _Plan(samples, wanted, choose_together(TOGETHER, seconds))
+    several = workers is not None and workers > 1
+    groups = run_in_processes(job, plan, workers or 1) if several else run_here(job, plan, source.module)
+    done = 0
+    with _Writer(run, seconds) as writer, closing(groups):  # so that workers end here, whatever is raised
+        begin = time.monotonic()
+        for group in groups:
+            writer.append(group.rows)
+            done += len(group.rows)
+            on_progress(done, len(wanted))
             if time.monotonic() - begin < PAUSE / 4:  # small networks seldom take all the time they are given
-                size = min(TOGETHER, 2 * size)
+                plan.together = min(TOGETHER, 2 * plan.together)
+            begin = time.monotonic()
     return run
+
+
+class _Plan:
+    """The samples in batches whose size may change on the way."""
+
+    def __init__(self, samples: Data, wanted: Sequence[Row], together: int) -> None:
+        self.samples, self.wanted, self.together = samples, wanted, together
+
+    def __iter__(self) -> Iterator[Unproved]:
+        start = 0
+        while start < len(self.wanted):
+            rows = self.wanted[start : start + self.together]
+            start += len(rows)
+            index = [row["index"] for row in rows]
+            yield Unproved(
+                index, np.asarray(self.samples.batch(index)), [-1] * len(rows), [row["label"] for row in rows],
+                [math.inf if row["r_p"] is None else float(row["r_p"]) for row in rows],
+            )  # fmt: skip
 
 
 def find_wanted(run: Run, seconds: float) -> list[Row]:
@@ -121,17 +150,6 @@ def find_wanted(run: Run, seconds: float) -> list[Row]:
         and row.get("proof") != Proof.EXACT.name
         and ("proof" not in row or row.get("proof_limit", 0) < seconds)
     ]
-
-
-def _check_labels(f: Classifier, x: torch.Tensor, rows: Sequence[Row], aim: Aim) -> None:
-    with f.frozen(), torch.no_grad():
-        labels = open_aim(aim, f(x)).label.tolist()
-    for label, row in zip(labels, rows, strict=True):
-        if label != row["label"]:
-            raise RunError(
-                f"the model predicts class {label} for sample {row['index']}, but its row says {row['label']}: there "
-                f"is no certificate for that."
-            )
 
 
 def _read_knobs(run: Run) -> dict[str, Any]:

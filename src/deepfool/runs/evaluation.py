@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from deepfool import __version__
-from deepfool.attacks.shared.aims import read_goal
+from deepfool.attacks.shared.aims import find_goal, read_goal
 from deepfool.attacks.shared.arguments import (
     Bounds,
     as_whole,
@@ -30,6 +30,7 @@ from deepfool.attacks.shared.arguments import (
     check_path,
 )
 from deepfool.attacks.shared.registry import Attack, find_attack, list_knobs, name_attack
+from deepfool.certificates.checking import certifiable
 from deepfool.datasets import Data, load
 from deepfool.errors import InputError, RunError
 from deepfool.models.sources import Source, resolve
@@ -42,7 +43,7 @@ from deepfool.runs.execution import choose_device
 from deepfool.runs.labels import check_separate, check_true_labels, match_labels, name_alternatives
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.naming import default_folder
-from deepfool.runs.proving import check_certifiable, check_seconds, choose_together
+from deepfool.runs.proving import check_seconds, choose_together
 from deepfool.runs.ray_cluster import check_address, run_on_ray
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Group, Ints, Row
@@ -204,7 +205,8 @@ def evaluate(
     together = _choose_batch_size(batch_size, samples, device)
     if certify is not None:
         f = read_classifier(copy.deepcopy(source.module).to(dtype=DTYPES[dtype]), job.knobs)
-        check_certifiable(f, samples.batch(selection[:1].tolist()).to(DTYPES[dtype]), job.p, certify, job.knobs)
+        first = samples.batch(selection[:1].tolist()).to(DTYPES[dtype])
+        certifiable(f, first, p=job.p, seconds=certify, goal=find_goal(job.knobs))
         together = choose_together(together, certify) if isinstance(batch_size, str) else together
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
     tally = _Tally(len(selection))
@@ -249,7 +251,7 @@ def evaluate(
         if certify is not None:
             so_far = tally.progress()
             certify_rows(
-                run, source, samples, seconds=certify, device=device, knobs=job.knobs,
+                run, source, samples, seconds=certify, device=device, knobs=job.knobs, workers=workers,
                 on_progress=lambda done, total: on_progress(replace(so_far, certifying=(done, total))),
             )  # fmt: skip
         if audit and aim.reads == "classes" and is_audited(run, renew=tally.done > tally.done_before):

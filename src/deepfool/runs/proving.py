@@ -9,12 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial
-from deepfool.attacks.shared.aims import find_goal
-from deepfool.attacks.shared.alternatives import open_aim
-from deepfool.certificates.certifying import NORMS, certify
-from deepfool.certificates.costs import check_cost, estimate
-from deepfool.certificates.lowering import lower
-from deepfool.certificates.readings import check_provable, split_by_reading
+from deepfool.certificates.certifying import certify
 from deepfool.classifier import Classifier
 from deepfool.errors import InputError
 from deepfool.outcomes import Proof
@@ -38,20 +33,6 @@ def check_seconds(seconds: Any) -> float:
     if type(seconds) not in (float, int) or not 0 <= seconds < math.inf:
         raise InputError(f"certify must be a number of seconds a sample, >= 0, got {seconds!r:.80}.")
     return float(seconds)
-
-
-def check_certifiable(f: Classifier, x: Tensor, p: float, seconds: float, knobs: Mapping[str, Any]) -> None:
-    """An error that says why, if this model cannot be certified; nothing is proved yet."""
-    if p not in NORMS:
-        raise InputError(f"certificates are for the norms p = 1, 2 and inf, got {p:g}.", hint="leave certify out.")
-    aim = find_goal(knobs)
-    check_provable(aim)
-    with f.frozen():
-        z = f(x[:1]).detach()
-        begun = open_aim(aim, z)
-        if begun.read is not None:
-            [(_, f)] = split_by_reading(f, z, begun)
-        check_cost(estimate(lower(f, x)), seconds)
 
 
 def choose_together(together: int, seconds: float) -> int:

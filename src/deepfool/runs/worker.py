@@ -1,4 +1,4 @@
-"""What one worker does: it builds the model, then attacks batch after batch.
+"""What one worker does: it builds the model, then attacks (or certifies) batch after batch.
 
 Batches carry their samples, so a worker needs the model and nothing else. A model given as a spec is built by the
 worker; a module is sent to it. Workers never write: the process that started them does.
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.aims import find_goal
+from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.arguments import count_channels
 from deepfool.attacks.shared.registry import Attack, complete_knobs, find_attack, name_attack, run_attack, takes
 from deepfool.classifier import Classifier
@@ -70,8 +72,27 @@ class Batch:
     def part(self, start: int, stop: int) -> Batch:
         return Batch(self.index[start:stop], self.x[start:stop], self.true_label[start:stop])
 
+    def done_by(self, worker: Worker) -> Group:
+        """What a worker makes of it."""
+        return worker.attack_batch(self)
+
     def __str__(self) -> str:
         return f"the batch of {len(self.index)} that starts with sample {self.index[0]}"
+
+
+@dataclass(frozen=True)
+class Unproved(Batch):
+    """Samples that were attacked before and are to be certified, with their labels then and the norms found."""
+
+    label: list[int]
+    norms: list[float]
+
+    def part(self, start: int, stop: int) -> Unproved:
+        piece = super().part(start, stop)
+        return Unproved(piece.index, piece.x, piece.true_label, self.label[start:stop], self.norms[start:stop])
+
+    def done_by(self, worker: Worker) -> Group:
+        return worker.prove_batch(self)
 
 
 def describe_job(
@@ -102,7 +123,6 @@ class Worker:
 
     def __init__(self, job: Job, module: nn.Module | None = None) -> None:
         self.job = job
-        self.attack = find_attack(job.attack)
         if module is None:
             source = resolve(job.model, arch=job.arch)
             if source.fingerprint != job.fingerprint:
@@ -124,8 +144,12 @@ class Worker:
         self.most: int | None = None
         """How many samples fit in memory at once; None until memory runs out."""
 
+    @cached_property
+    def attack(self) -> Attack:
+        return find_attack(self.job.attack)
+
     def run(self, batch: Batch) -> list[Group]:
-        """Attack a batch, in pieces if it does not fit in memory."""
+        """Do a batch, in pieces if it does not fit in memory."""
         groups: list[Group] = []
         start = 0
         while start < len(batch.index):
@@ -141,7 +165,7 @@ class Worker:
     def _try(self, batch: Batch) -> Group | None:
         """The rows of a batch, or None if it did not fit in memory."""
         try:
-            return self._attack(batch)
+            return batch.done_by(self)
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, DeepFoolError) or not is_out_of_memory(error):
                 raise
@@ -163,7 +187,7 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _attack(self, batch: Batch) -> Group:
+    def attack_batch(self, batch: Batch) -> Group:
         job = self.job
         given = dict(job.knobs)
         if takes(self.attack, "p"):
@@ -188,6 +212,22 @@ class Worker:
         r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
         rows = [{**row, "seconds": round(seconds, 9)} for row in rows]
         return Group(rows if job.certify is None else self._certify(rows, x, found, job.certify), r)
+
+    def prove_batch(self, batch: Unproved) -> Group:
+        """Certificates for samples that were attacked before."""
+        seconds = self.job.certify
+        assert seconds is not None
+        x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        with self.plain.frozen(), torch.no_grad():
+            labels = open_aim(find_goal(self.job.knobs), self.plain(x)).label.tolist()
+        for index, label, before in zip(batch.index, labels, batch.label, strict=True):
+            if label != before:
+                raise RunError(
+                    f"the model predicts class {label} for sample {index}, but its row says {before}: there is no "
+                    f"certificate for that."
+                )
+        proofs = prove(self.plain, x, batch.norms, p=self.job.p, seconds=seconds, knobs=self.job.knobs)
+        return Group([{"index": index, **proof} for index, proof in zip(batch.index, proofs, strict=True)], None)
 
     def _certify(self, rows: list[Row], x: Tensor, found: Adversarial, seconds: float) -> list[Row]:
         """The rows with their certificates; samples that were skipped get none."""
