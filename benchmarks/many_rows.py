@@ -106,17 +106,16 @@ def write_page(found: dict[str, dict[str, list[float]]], rows: int, file: float,
         f"What reading a run of {rows:,} rows costs. `python -m benchmarks.many_rows` makes two run folders from the",
         "rows of a real run (`deepfool` on lenet-mnist), each row with its own index and norms, and runs the commands",
         "as whole processes. The first one decodes the rows and keeps them as columns beside the records",
-        f"(`columns.safetensors`, {columns:.0f} MB for {file:.0f} MB of rows); later ones read those. Computing is the",
-        "time of the processor, start-up included; on an idle core it is also the time on the clock. Memory is the",
-        "largest resident size.", "",
-        "| command | first: computing | on the clock | memory | later: computing | on the clock | memory |",
-        "|---|---|---|---|---|---|---|",
+        f"(`columns.safetensors`, {columns:.0f} MB for {file:.0f} MB of rows); later ones read those. Time is that of",
+        "the processor, start-up included: on an idle core it is also that on the clock, but these were measured on a busy",
+        "one, which makes them longer. Memory is the largest resident size.", "",
+        "| command | first: time | memory | later: time | memory |", "|---|---|---|---|---|",
     ]  # fmt: skip
     for name, each in found.items():
         cells = []
         for part in (slice(0, 1), slice(1, None)):
-            cpu, seconds = (sorted(each[key][part])[len(each[key][part]) // 2] for key in ("cpu", "seconds"))
-            cells += [f"{cpu:.1f} s", f"{seconds:.1f} s", f"{max(each['megabytes'][part]):.0f} MB"]
+            cpu = sorted(each["cpu"][part])
+            cells += [f"{cpu[len(cpu) // 2]:.1f} s", f"{max(each['megabytes'][part]):.0f} MB"]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *NOTES, ""])
 
