@@ -72,7 +72,7 @@ def test_a_box_without_walls_gives_the_free_step(p):
     torch.testing.assert_close(r, step(gap, w, p))
 
 
-@pytest.mark.parametrize("p", [0.5, 0, -1, math.nan, "two", None])
+@pytest.mark.parametrize("p", [0.5, -0.1, -1, math.nan, "two", None])
 def test_an_impossible_p_is_refused(p):
     with pytest.raises(InputError, match="p must be 0 or a number in"):
         check_p(p)

@@ -5,14 +5,13 @@ import json
 import pytest
 
 from deepfool import Run
+from deepfool.errors import DeepFoolError, InputError, RunError
 from tests.calling import call
 
-REFUSED = 1
 
-
-def said(*words, code=0):
+def said(*words):
     """What a command line printed, on one line."""
-    done = call(*words, code=code)
+    done = call(*words)
     return " ".join(f"{done.stdout} {done.stderr}".split())
 
 
@@ -54,15 +53,15 @@ def test_show_verify_and_compare(runs):
     assert "of the features is enough" in summary["verdict"]["lead"]
     assert "norms: 4 of 4 match" in said("verify", runs / "pixels")
     assert "of the features" in said("compare", runs / "features", runs / "sparsefool")
-    refused = said("compare", runs / "features", runs / "pixels", code=REFUSED)
-    assert "count different things, features and pixels" in refused
+    with pytest.raises(RunError, match="count different things, features and pixels"):
+        call("compare", runs / "features", runs / "pixels")
 
 
 def test_what_p_0_needs_and_what_refuses_it(runs, tmp_path):
     common = ["evaluate", "--model", "lenet-cifar10", "--data", "cifar10-sample", "--limit", "2", "--p", "0"]
-    told = said(*common, "--attack", "smallest", "--out", tmp_path / "a", code=REFUSED)
-    assert "p = 0 needs bounds" in told
-    told = said(*common, "--bounds", "0,1", "--out", tmp_path / "b", code=REFUSED)
-    assert "deepfool works in the norms p >= 1" in told
-    told = said("certify", runs / "features", code=REFUSED)
-    assert "certificates are for the norms p = 1, 2 and inf" in told
+    with pytest.raises(InputError, match="p = 0 needs bounds"):
+        call(*common, "--attack", "smallest", "--out", tmp_path / "a")
+    with pytest.raises(InputError, match="deepfool works in the norms p >= 1"):
+        call(*common, "--bounds", "0,1", "--out", tmp_path / "b")
+    with pytest.raises(DeepFoolError, match="certificates are for the norms p = 1, 2 and inf"):
+        call("certify", runs / "features")

@@ -36,7 +36,7 @@ def sparsefool(
     x: Tensor,
     *,
     max_iter: int = 20,
-    push: float = 3.0,
+    push: float = 1.0,
     overshoot: float = 0.02,
     inner_iter: int = 50,
     unit: str = "feature",
@@ -46,7 +46,8 @@ def sparsefool(
 
     Args:
         max_iter: rounds of DeepFool and the linear solver, after which a sample is given up as EXHAUSTED.
-        push: lambda of the paper, >= 1: how far beyond DeepFool's point the plane is moved, 3 in the authors' code.
+        push: lambda of the paper: how far along DeepFool's step the plane is moved; 1 is its own point. With more there
+            are fewer rounds and more features (torchattacks has 3).
         overshoot: how much longer than the solver's the returned perturbation is, inside the box.
         inner_iter: steps of DeepFool in a round, at most.
         unit: what is counted, "feature" or "pixel"; a pixel counts once, whatever its channels.

@@ -44,8 +44,9 @@ PATIENCE = 4
 """Rounds in a row that do not raise the margin, after which a descent is over."""
 LEAST, MOST = 0.15, 0.6
 """The share of the best answer's units that a restart puts back is random between these."""
-NOISE = 0.5
-"""How far random weights spread what units seem to gain in a restart: the standard deviation of their logarithm."""
+NOISE, PLAIN = 0.5, 2
+"""How far random weights spread what units seem to gain, as the standard deviation of their logarithm; not in the first
+PLAIN descents."""
 HALFWAY, AT_BOUND = 0.5, 0.05
 """A moved unit whose gradient points on goes half of the way to its bound, and all of it if little is left."""
 STRIDE, SLOWER, FASTER = 0.5, 0.5, 1.5
@@ -181,8 +182,8 @@ class Supports:
         self.cap[rows] = torch.where(known, self._aim(rows), float(self.units))
         self.swaps[rows] = torch.ceil(torch.where(known, self.cap[rows] / 4, 1.0))
         draws = torch.stack([torch.randn(2, self.units, generator=self.random[i]) for i in rows.tolist()]).to(self.y)
-        early = (self.begun[rows] < KICKS)[:, None]
-        self.weight[rows] = torch.where(early, 1.0, torch.exp(NOISE * draws[:, 0]))
+        plain = (self.begun[rows] < PLAIN)[:, None]
+        self.weight[rows] = torch.where(plain, 1.0, torch.exp(NOISE * draws[:, 0]))
         direct = (kind == Kind.DIRECT) & (known | (self.begun[rows] == 0))
         climbing = ~known & ~direct
         smooth = (kind == Kind.SMOOTH) & ~climbing
