@@ -276,7 +276,7 @@ def test_weights_that_learn_behind_an_input_that_is_detached():
 
 def test_what_it_cannot_do_is_said(fixed_random_stream):
     model, x = mlp((6, 16, 5), nn.Tanh), torch.rand(3, 6, dtype=torch.float64)
-    with pytest.raises(InputError, match="p = 1, 2 and inf, got 3"):
+    with pytest.raises(InputError, match="p = 0, 1, 2 and inf, got 3"):
         smallest(model, x, p=3)
     with pytest.raises(InputError, match="budget must be a whole number >= 10"):
         smallest(model, x, budget=3)
