@@ -136,9 +136,8 @@ def evaluate(
             `deepfool.runs.naming`).
         p: the norm to minimise.
         bounds: (lowest, highest) value of the inputs; None for no bounds, as in the paper.
-        goal: what counts as a changed decision, as for the attacks: `top:5`, `margin:2`, `labels`, `within:0.5`, ...
-            None for another label. With `labels`, `label:K`, `within:T` and `passes:T` there are no classes: labels of
-            the data are not used, and an output leaves y ± T where y is what the model predicts.
+        goal: what counts as a changed decision, as for the attacks; None for another label. Goals that are not about
+            classes (`labels`, `within:0.5`, ...) do not use the labels of the data: y is what the model predicts.
         arch: for `file:` models, the architecture of the weights.
         split, size: passed on to `load`.
         limit, indices, shard: which samples; the first `limit` of `indices`, and the i-th of n parts of those.
