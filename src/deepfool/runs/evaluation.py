@@ -40,7 +40,7 @@ from deepfool.runs.cautions import list_cautions
 from deepfool.runs.certifying import certify_rows
 from deepfool.runs.collecting import keep_gallery
 from deepfool.runs.execution import choose_device
-from deepfool.runs.labels import check_separate, check_true_labels, match_labels, name_alternatives
+from deepfool.runs.labels import check_true_labels, match_labels, name_alternatives
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.naming import default_folder
 from deepfool.runs.proving import check_seconds, choose_together
@@ -136,9 +136,8 @@ def evaluate(
             `deepfool.runs.naming`).
         p: the norm to minimise.
         bounds: (lowest, highest) value of the inputs; None for no bounds, as in the paper.
-        goal: what counts as a changed decision, as for the attacks: `top:5`, `margin:2`, `labels`, `within:0.5`, ...
-            None for another label. With `labels`, `label:K`, `within:T` and `passes:T` there are no classes: labels of
-            the data are not used, and an output leaves y ± T where y is what the model predicts.
+        goal: what counts as a changed decision, as for the attacks; None for another label. Goals that are not about
+            classes (`labels`, `within:0.5`, ...) do not use the labels of the data: y is what the model predicts.
         arch: for `file:` models, the architecture of the weights.
         split, size: passed on to `load`.
         limit, indices, shard: which samples; the first `limit` of `indices`, and the i-th of n parts of those.
@@ -189,8 +188,7 @@ def evaluate(
         samples = match_labels(source, samples)
         check_true_labels(source, samples, selection)
     else:
-        check_separate(aim, skip_misclassified)
-        samples = name_alternatives(aim, source, samples)
+        samples = name_alternatives(aim, source, samples, skip_misclassified)
     device = choose_device(device)
     job = describe_job(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
@@ -211,13 +209,9 @@ def evaluate(
     run_batches = _choose_engine(engine, job, source, workers, ray_address)
     tally = _Tally(len(selection))
     session = manifests.describe_session(
-        device=device,
-        engine=engine,
-        workers=workers,
-        batch_size=together,
-        batch_size_asked=batch_size,
-        **({} if certify is None else {"certify": certify}),
-    )
+        device=device, engine=engine, workers=workers, batch_size=together, batch_size_asked=batch_size,
+        **_given(certify=certify),
+    )  # fmt: skip
     identity = _identify(job, samples, selection)
     story = _tell_story(source, samples, data, split=split, size=size, arch=arch)
     if out is None:
@@ -290,9 +284,8 @@ def _identify(job: Job, samples: Data, selection: Ints) -> dict[str, Any]:
         "attack": {"name": name_attack(job.attack), "knobs": manifests.describe_value(job.knobs)},
         "p": manifests.describe_value(job.p),
         "dtype": job.dtype,
-        **(
-            {"compile": True} if job.compile else {}
-        ),  # otherwise left out: runs from before this option existed can be resumed
+        # Otherwise left out: runs from before this option existed can be resumed.
+        **({"compile": True} if job.compile else {}),
         "seed": job.seed,
         "skip_misclassified": job.skip_misclassified,
         "perturbations": job.keep_perturbations,

@@ -139,17 +139,13 @@ def check_true_labels(source: Source, samples: Data, selection: Ints) -> None:
         )
 
 
-def check_separate(aim: Aim, skip_misclassified: bool) -> None:
-    """Refuse what needs the classes of the data, for a goal that has none."""
+def name_alternatives(aim: Aim, source: Source, samples: Data, skip_misclassified: bool) -> Data:
+    """The samples for a goal that is not about classes: without labels, and with names for its alternatives."""
     if skip_misclassified:
         raise InputError(
-            f"skip_misclassified needs classes, and the goal {aim} has none.", hint="leave it out: the distance is "
-            "measured from what the model predicts.",
-        )  # fmt: skip
-
-
-def name_alternatives(aim: Aim, source: Source, samples: Data) -> Data:
-    """The samples for a goal that is not about classes: without labels, and with names for its alternatives."""
+            f"skip_misclassified needs classes, and the goal {aim} has none.",
+            hint="leave it out: the distance is measured from what the model predicts.",
+        )
     outputs = count_outputs(source.module, samples.batch([0]))
     names = aim.name_alternatives(outputs or 0)
     own = samples.classes if outputs == len(samples.classes) else ()
