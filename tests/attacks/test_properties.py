@@ -2,12 +2,13 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from deepfool import Status, deepfool
+from deepfool import Status, deepfool, smallest
 from tests.attacks.test_reference import CREEPING
 from tests.oracles import mlp
 
@@ -96,6 +97,28 @@ def test_targets_are_reached_and_are_never_nearer_than_the_nearest(seed, p, boun
     result = deepfool(model, x, p=p, bounds=bounds, target=target, max_iter=100)
     assert (model(result.x).argmax(1)[result.fooled] == target[result.fooled]).all()
     assert (result.status[~result.fooled] != Status.MISCLASSIFIED).all()
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
+def test_a_target_is_reached_past_its_rivals(bounds):
+    """On affine classifiers several rivals stand between the label and a target: its cell is a polyhedron.
+
+    Here 159 of 160 rows reach it without bounds and 140 of 148 inside them, at 1.22 and 1.11 times what `smallest`
+    finds at most. Steps towards the label alone reach 148 and 102, at up to 9 and 4 times.
+    """
+    reached, possible = 0, 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        model = nn.Linear(12, 6, bias=False).double()
+        model.weight.data.copy_(torch.randn(6, 12, generator=generator))
+        x = torch.rand(8, 12, generator=generator, dtype=torch.float64)
+        target = (model(x).argmax(1) + 1 + seed % 5) % 6
+        found = deepfool(model, x, bounds=bounds, target=target, max_iter=100)
+        best = smallest(model, x, bounds=bounds, target=target, budget=400)
+        both = found.fooled & best.fooled
+        assert (found.norm <= 1.5 * best.norm)[both].all()
+        reached, possible = reached + int(both.sum()), possible + int(best.fooled.sum())
+    assert reached >= 0.9 * possible
 
 
 @given(seeds, kinds)

@@ -63,5 +63,5 @@ def test_what_p_0_needs_and_what_refuses_it(runs, tmp_path):
         call(*common, "--attack", "smallest", "--out", tmp_path / "a")
     with pytest.raises(InputError, match="deepfool works in the norms p >= 1"):
         call(*common, "--bounds", "0,1", "--out", tmp_path / "b")
-    with pytest.raises(DeepFoolError, match="certificates are for the norms p = 1, 2 and inf"):
+    with pytest.raises(DeepFoolError, match="certify works in the norms p = 1, 2 and inf"):
         call("certify", runs / "features")

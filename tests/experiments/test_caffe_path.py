@@ -35,12 +35,11 @@ def published(tmp_path, monkeypatch):
 
 @pytest.fixture
 def images(tmp_path):
-    """A folder of two labelled images."""
-    rng = np.random.default_rng(0)
-    for name in ("n01440764", "n01443537"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-        coarse.resize((256, 256), Image.Resampling.BICUBIC).save(tmp_path / "images" / name / "one.png")
+    """A folder with one labelled image."""
+    folder = tmp_path / "images/n01440764"
+    folder.mkdir(parents=True)
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    coarse.resize((256, 256), Image.Resampling.BICUBIC).save(folder / "one.png")
     return tmp_path / "images"
 
 
@@ -79,3 +78,5 @@ def test_another_file_is_refused(published, tmp_path):
     result = CliRunner().invoke(app, ["models", "fetch", "googlenet", "--from", str(tmp_path / "other.bin")])
     assert "wrong hash" in str(result.exception)
     assert not (tmp_path / "home/models" / FILE).exists()
+    result = CliRunner().invoke(app, ["models", "fetch", "googlenet", "--from", str(tmp_path / "none.bin")])
+    assert "there is no file" in str(result.exception)

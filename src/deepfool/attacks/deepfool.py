@@ -166,9 +166,10 @@ class Walk:
         begin = self.start is None and not self._begun
         pruned = not isinstance(self.candidates, Tensor) and self.candidates == "auto" and can_prune(task)
         tangent = task.model.linearise_inputs(rows) if begin else task.model.linearise(rows, x_i, hidden=pruned)
-        z, label = tangent.scores, asked.label[rows]
-        f_prime = z - z.gather(1, label[:, None])
-        linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), label, stretch=True, ahead=True)
+        z = tangent.scores
+        k_hat = asked.goal.reference(rows, z)  # the paper's k^(x_0); on the way to a target, its best rival
+        f_prime = z - z.gather(1, k_hat[:, None])
+        linear = Linearisation(task, rows, x_i, z, self._gap(rows, f_prime), k_hat, stretch=True, ahead=True)
         if isinstance(self.candidates, Tensor):
             linear.consider(linear.everyone, self.candidates[rows], tangent)
         elif pruned:

@@ -114,11 +114,12 @@ def check_model(
 def fetch_model(
     name: str = typer.Argument(help="A network of the zoo: caffenet, googlenet."),
     file: Path | None = typer.Option(
-        None, "--from", metavar="FILE", exists=True, dir_okay=False, help="Take the published file from here."
+        None, "--from", metavar="FILE", help="Take the published file from here instead of downloading it."
     ),
 ) -> None:
     """Download the published weights of a network into the cache. A file that is there already is checked and kept."""
 
+    from deepfool.errors import InputError
     from deepfool.models.zoo import load
 
     entry = _entry(name)
@@ -127,6 +128,8 @@ def fetch_model(
         load(name)  # raises with a hint if they are missing
         console.print(f"{name}: nothing to fetch, the weights are installed.", highlight=False)
         return
+    if file is not None and not file.is_file():
+        raise InputError(f"there is no file {file}.", hint="--from takes the file that Caffe published.")
     path = _download(entry, entry.published, console, file)
     load(name)
     console.print(f"{name}: fetched and checked (sha1 {entry.published.sha1})", soft_wrap=True, highlight=False)

@@ -38,6 +38,10 @@ class Leave:
         own = self.label[rows, None]
         return z.scatter(1, own, -math.inf).amax(1) - z.gather(1, own)[:, 0]
 
+    def reference(self, rows: Tensor, z: Tensor) -> Tensor:
+        """(k,): the class to lower."""
+        return self.label[rows]
+
     def pair(self, rows: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """The class to raise and the class to lower: their difference is the margin."""
         label = self.label[rows]
@@ -89,9 +93,12 @@ class Reach:
         wanted = self.target[rows, None]
         return z.gather(1, wanted)[:, 0] - z.scatter(1, wanted, -math.inf).amax(1)
 
+    def reference(self, rows: Tensor, z: Tensor) -> Tensor:
+        """The target's best rival: once the label is passed, it is another class that stands in the way."""
+        return z.scatter(1, self.target[rows, None], -math.inf).argmax(1)
+
     def pair(self, rows: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        wanted = self.target[rows]
-        return wanted, z.scatter(1, wanted[:, None], -math.inf).argmax(1)
+        return self.target[rows], self.reference(rows, z)
 
     def pair_towards(self, rows: Tensor, z: Tensor, k: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
         return self.pair(rows, z)

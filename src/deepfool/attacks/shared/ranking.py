@@ -57,7 +57,7 @@ def rank_classes(task: Task, candidates: int, keep: int) -> Ranking:
     tangent = model.linearise_inputs(rows)
     x, (lower, upper) = asked.of(rows, asked.x_0), asked.box(rows)
     classes = _choose_classes(task, rows, tangent, candidates)
-    reference = asked.goal.pair(rows, tangent.guide)[1]
+    reference = asked.goal.reference(rows, tangent.guide)
     gaps = (tangent.guide.gather(1, reference[:, None]) - tangent.guide.gather(1, classes)).clamp_min(0).to(x.dtype)
     gaps = torch.maximum(gaps, 2 * model.rounding.tolerance[rows, None].to(x.dtype))
     slopes, distances = [], []
