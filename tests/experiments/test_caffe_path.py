@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from deepfool.cli import app
-from deepfool.experiments import table1
+from deepfool.experiments import measuring, table1
 from deepfool.models import caffemodel
 from deepfool.models.googlenet import googlenet
 from tests.models.test_caffemodel import arrays_of, write
@@ -56,6 +56,7 @@ def test_from_the_file_to_the_tables(published, images, tmp_path, monkeypatch):
 
     monkeypatch.setattr(table1, "CLASSIFIERS", ("googlenet",))
     monkeypatch.setattr(table1, "BESIDE", ())
+    monkeypatch.setattr(measuring, "IMAGENET_CANDIDATES", 2)  # gradients of a network of this size take a while
     out = tmp_path / "out"
     run("reproduce", "--scale", "smoke", "--only", "table1", "--only", "figure1", "--images", images, "--out", out)
     (row,) = json.loads((out / "results/table1.json").read_text())["rows"]
