@@ -87,7 +87,7 @@ def take_live() -> None:
             page.wait_for_selector("body[data-state=idle]")
             page.mouse.move(box["x"], box["y"] + 2 * side)  # out of the way
             page.wait_for_timeout(500)
-            keep(page, "live.png", colours=256)  # dots in the colours of the classes are small
+            keep(page, "live.png", colours=None)  # fewer would give two classes the same dot
             browser.close()
     finally:
         server.terminate()
@@ -99,11 +99,12 @@ def open_browser(playwright: Playwright) -> Browser:
     return playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
 
 
-def keep(page: Page, name: str, clip: dict[str, float] | None = None, colours: int = 128) -> None:
-    """A screenshot with fewer colours: it looks the same, in a quarter of the bytes."""
+def keep(page: Page, name: str, clip: dict[str, float] | None = None, colours: int | None = 128) -> None:
+    """A screenshot with fewer colours: it looks the same, in a quarter of the bytes. None: as it is."""
     path = IMAGES / name
     page.screenshot(path=str(path), **({"clip": clip} if clip else {}))
-    Image.open(path).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+    seen = Image.open(path).convert("RGB")
+    (seen if colours is None else seen.quantize(colours, dither=Image.Dither.NONE)).save(path, optimize=True)
 
 
 def draw_digit(here: Path) -> None:
