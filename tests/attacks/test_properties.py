@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from torch import nn
 
-from deepfool import Status, deepfool, smallest
+from deepfool import Status, deepfool
 from tests.attacks.test_reference import CREEPING
 from tests.oracles import mlp
 
@@ -99,12 +101,24 @@ def test_targets_are_reached_and_are_never_nearer_than_the_nearest(seed, p, boun
     assert (result.status[~result.fooled] != Status.MISCLASSIFIED).all()
 
 
-@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
-def test_a_target_is_reached_past_its_rivals(bounds):
+def nearest_of_the_cell(model, x, target, bounds):
+    """The distance from x to where an affine model says `target`, by quadratic programming; infinite if it is empty."""
+    weight = model.weight.detach().numpy()
+    w = weight[target] - np.delete(weight, target, axis=0)
+    low, high = (None, None) if bounds is None else bounds
+    found = minimize(
+        lambda y: ((y - x) ** 2).sum(), x, jac=lambda y: 2 * (y - x), method="SLSQP", bounds=[(low, high)] * len(x),
+        constraints={"type": "ineq", "fun": lambda y: w @ y, "jac": lambda y: w}, options={"maxiter": 300},
+    )  # fmt: skip
+    return float(np.linalg.norm(found.x - x)) if found.success else math.inf
+
+
+@pytest.mark.parametrize(("bounds", "share"), [(None, 0.97), ((0.0, 1.0), 0.85)])
+def test_a_target_is_reached_past_its_rivals(bounds, share):
     """On affine classifiers several rivals stand between the label and a target: its cell is a polyhedron.
 
-    Here 159 of 160 rows reach it without bounds and 140 of 148 inside them, at 1.22 and 1.11 times what `smallest`
-    finds at most. Steps towards the label alone reach 148 and 102, at up to 9 and 4 times.
+    Here 159 of 160 rows reach it without bounds, and 140 inside them (of some cells the box holds only the corner 0), at
+    1.22 and 1.13 times the exact distance at most. Steps towards the label alone reach 148 and 102, at 9 and 4 times.
     """
     reached, possible = 0, 0
     for seed in range(20):
@@ -114,11 +128,13 @@ def test_a_target_is_reached_past_its_rivals(bounds):
         x = torch.rand(8, 12, generator=generator, dtype=torch.float64)
         target = (model(x).argmax(1) + 1 + seed % 5) % 6
         found = deepfool(model, x, bounds=bounds, target=target, max_iter=100)
-        best = smallest(model, x, bounds=bounds, target=target, budget=400)
-        both = found.fooled & best.fooled
-        assert (found.norm <= 1.5 * best.norm)[both].all()
-        reached, possible = reached + int(both.sum()), possible + int(best.fooled.sum())
-    assert reached >= 0.9 * possible
+        for row, k, fooled, size in zip(x.numpy(), target.tolist(), found.fooled, found.norm.tolist(), strict=True):
+            exact = nearest_of_the_cell(model, row, k, bounds)
+            possible += exact < math.inf
+            if fooled:
+                reached += 1
+                assert exact * (1 - 1e-6) <= size <= 1.4 * exact
+    assert reached >= share * possible
 
 
 @given(seeds, kinds)
