@@ -117,8 +117,8 @@ def nearest_of_the_cell(model, x, target, bounds):
 def test_a_target_is_reached_past_its_rivals(bounds, share):
     """On affine classifiers several rivals stand between the label and a target: its cell is a polyhedron.
 
-    Here 159 of 160 rows reach it without bounds, and 140 inside them (of some cells the box holds only the corner 0), at
-    1.22 and 1.13 times the exact distance at most. Steps towards the label alone reach 148 and 102, at 9 and 4 times.
+    Here 159 of 160 rows reach it without bounds, and 140 inside them (of some cells the box holds only the corner 0),
+    at 1.22 and 1.13 times the exact distance at most. Steps from the label alone reach 148 and 102, at 9 and 4 times.
     """
     reached, possible = 0, 0
     for seed in range(20):
