@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import check_bounds, check_count, check_inputs, check_room
+from deepfool.attacks.shared.arguments import check_bounds, check_inputs, check_room
 from deepfool.attacks.shared.boundaries import NearestBoundary
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance
+from deepfool.values import check_count
 
 
 @dataclass(frozen=True)

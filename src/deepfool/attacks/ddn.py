@@ -15,11 +15,12 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION
-from deepfool.attacks.shared.arguments import check_count, check_number, check_start
+from deepfool.attacks.shared.arguments import check_start
 from deepfool.attacks.shared.schedules import cosine
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import norm
+from deepfool.values import check_count, check_number
 
 
 @attack

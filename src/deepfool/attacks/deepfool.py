@@ -22,19 +22,13 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.aims import Aim
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Candidates,
-    Labels,
-    check_candidates,
-    check_count,
-    check_overshoot,
-)
+from deepfool.attacks.shared.arguments import Bounds, Candidates, Labels, check_candidates
 from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.subspaces import Subspace
+from deepfool.values import check_count, check_overshoot
 
 IN_BOX = (0.6, 0.7)
 """Inside bounds, how much of the first steps is taken before the classifier is linearised again. Features that stop at

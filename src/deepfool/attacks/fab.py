@@ -18,11 +18,11 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION
-from deepfool.attacks.shared.arguments import check_count, check_number, check_optional_count
 from deepfool.attacks.shared.boundaries import Linearisation, NearestBoundary, step_to_boundary
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import norm
+from deepfool.values import check_count, check_number, check_optional_count
 
 
 @attack

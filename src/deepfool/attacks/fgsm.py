@@ -18,22 +18,13 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    Labels,
-    as_tensor,
-    check_count,
-    check_inputs,
-    check_labels,
-    check_number,
-    check_share,
-    check_threshold,
-)
+from deepfool.attacks.shared.arguments import Bounds, Labels, as_tensor, check_inputs, check_labels, check_threshold
 from deepfool.attacks.shared.task import Task, Unlabelled, Unpack, attack, prepare, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import cross_entropy
 from deepfool.errors import DataError, InputError
 from deepfool.norms import norm
+from deepfool.values import check_count, check_number, check_share
 
 
 @attack

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION
-from deepfool.attacks.shared.arguments import check_count, check_number
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import cross_entropy
+from deepfool.values import check_count, check_number
 
 FACTOR = 4.0
 """By how much c changes while it is being bracketed."""

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import check_count, check_number
 from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.schedules import cosine
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import by_unit, norm
+from deepfool.values import check_count, check_number
 
 BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 """Adam's own constants."""

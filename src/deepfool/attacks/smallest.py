@@ -25,7 +25,6 @@ from torch import Tensor
 
 from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
-from deepfool.attacks.shared.arguments import check_count, check_optional_count
 from deepfool.attacks.shared.decisions import search_by_decisions
 from deepfool.attacks.shared.descents import LEAP, Descents
 from deepfool.attacks.shared.ranking import rank_classes
@@ -36,6 +35,7 @@ from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import norm
 from deepfool.subspaces import Subspace
+from deepfool.values import check_count, check_optional_count
 
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LINEARISED = 10

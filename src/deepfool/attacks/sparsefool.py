@@ -23,11 +23,11 @@ from torch import Tensor
 from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION, Answers
-from deepfool.attacks.shared.arguments import check_count, check_number, check_overshoot
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.norms import project, step_in_box
+from deepfool.values import check_count, check_number, check_overshoot
 
 
 @attack

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Status
-from deepfool.attacks.shared.arguments import check_count, check_optional_count, check_overshoot
 from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
+from deepfool.values import check_count, check_optional_count, check_overshoot
 
 
 @attack

@@ -17,9 +17,7 @@ from deepfool.attacks.shared.arguments import (
     Labels,
     check_adversarial,
     check_bounds,
-    check_count,
     check_inputs,
-    check_number,
     check_threshold,
     count_channels,
     spread_target,
@@ -27,6 +25,7 @@ from deepfool.attacks.shared.arguments import (
 from deepfool.attacks.shared.ray import PRECISION, STEPS, search, touching
 from deepfool.attacks.shared.task import prepare
 from deepfool.classifier import Classifier, Model
+from deepfool.values import check_count, check_number
 
 
 def tighten(

@@ -22,9 +22,7 @@ from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.arguments import (
     Bounds,
     Labels,
-    as_number,
     check_adversarial,
-    check_callable,
     check_inputs,
     check_labels,
     spread_target,
@@ -47,6 +45,7 @@ from deepfool.certificates.timing import Watch
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError, SoundnessError
 from deepfool.norms import norm
+from deepfool.values import as_number, check_callable
 
 TOGETHER = 500_000
 """Entries of all nodes of the samples that are bounded together, at most."""

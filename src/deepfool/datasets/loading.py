@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from deepfool.attacks.shared.arguments import as_whole
 from deepfool.datasets import arrays, bundled, fetching, wrapped
 from deepfool.datasets.catalog import BUILTINS
 from deepfool.datasets.data import Data
 from deepfool.errors import InputError
+from deepfool.values import as_whole
 
 NAMES: tuple[str, ...] = (*BUILTINS, *bundled.SAMPLES)
 """The data sets with a name."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from deepfool.attacks.shared.arguments import Bounds, check_callable, check_count, check_path
+from deepfool.attacks.shared.arguments import Bounds
 from deepfool.attacks.shared.registry import Attack
 from deepfool.classifier import Classifier
 from deepfool.datasets import load
@@ -26,6 +26,7 @@ from deepfool.integrations.figures import list_figures
 from deepfool.metrics import Estimate, rho_adv
 from deepfool.runs import manifests
 from deepfool.runs.evaluation import evaluate
+from deepfool.values import check_callable, check_count, check_path
 
 
 def _whole(module: Any) -> Any:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import as_number, as_whole
 from deepfool.attacks.shared.registry import ATTACKS
 from deepfool.errors import InputError
 from deepfool.live.drawing import fit_drawing
 from deepfool.live.exhibit import Exhibit
+from deepfool.values import as_number, as_whole
 
 PAD_SIDES = range(28, 513)
 """The sides of a drawing pad, in pixels."""

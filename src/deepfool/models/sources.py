@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepfool.attacks.shared.arguments import check_flag
 from deepfool.errors import DeepFoolError, InputError, ModelError, is_out_of_memory
 from deepfool.models.building import Built, unknown_name
 from deepfool.models.checkpoints import fill, read_state_dict
@@ -36,6 +35,7 @@ from deepfool.models.jax_bridge import from_jax
 from deepfool.models.libraries import build_huggingface, build_timm, build_torchvision
 from deepfool.models.linear import LinearScores, from_sklearn
 from deepfool.models.torchvision_operators import prepare_torchvision
+from deepfool.values import check_flag
 
 __all__ = ["PREFIXES", "Source", "as_module", "from_jax", "from_sklearn", "load", "resolve"]
 

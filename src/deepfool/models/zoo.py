@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from deepfool import cache
-from deepfool.attacks.shared.arguments import check_flag
 from deepfool.errors import DataError, InputError
 from deepfool.models.caffemodel import PUBLISHED_SHA1, load_caffemodel
 from deepfool.models.caffenet import caffenet
@@ -24,6 +23,7 @@ from deepfool.models.kwta import kwta_mnist
 from deepfool.models.lenet import lenet_cifar10, lenet_mnist
 from deepfool.models.mlp_small import mlp_mnist_small
 from deepfool.models.nin import nin_cifar10
+from deepfool.values import check_flag
 
 WEIGHTS = Path(__file__).parent / "weights"
 

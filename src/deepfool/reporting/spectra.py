@@ -21,7 +21,7 @@ from torch import Tensor
 
 from deepfool import cache
 from deepfool.attacks.deepfool import deepfool
-from deepfool.attacks.shared.arguments import Bounds, check_callable, check_count
+from deepfool.attacks.shared.arguments import Bounds
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data
 from deepfool.errors import InputError
@@ -31,6 +31,7 @@ from deepfool.models.sources import Source
 from deepfool.reporting.figures import PALETTE, import_plotting, save_figure
 from deepfool.runs.records import Run
 from deepfool.subspaces import Subspace, draw_subspace, make_bands
+from deepfool.values import check_callable, check_count
 
 SPECTRUM = "spectrum.json"
 """In the run folder."""

@@ -20,15 +20,7 @@ from torch import nn
 
 from deepfool import __version__
 from deepfool.attacks.shared.aims import find_goal, read_goal
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    as_whole,
-    check_callable,
-    check_count,
-    check_flag,
-    check_optional_count,
-    check_path,
-)
+from deepfool.attacks.shared.arguments import Bounds
 from deepfool.attacks.shared.registry import Attack, find_attack, list_knobs, name_attack
 from deepfool.certificates.checking import certifiable
 from deepfool.datasets import Data, load
@@ -49,6 +41,7 @@ from deepfool.runs.records import Run
 from deepfool.runs.rows import Group, Ints, Row
 from deepfool.runs.worker import DTYPES, Batch, Job, describe_job, read_classifier
 from deepfool.runs.writing import RunWriter
+from deepfool.values import as_whole, check_callable, check_count, check_flag, check_optional_count, check_path
 
 ENGINES = ("local", "ray")
 

@@ -32,17 +32,7 @@ import torch
 from torch import nn
 
 from deepfool import cache as folders
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    check_callable,
-    check_count,
-    check_flag,
-    check_number,
-    check_optional_count,
-    check_path,
-    check_share,
-    check_threshold,
-)
+from deepfool.attacks.shared.arguments import Bounds, check_threshold
 from deepfool.attacks.shared.registry import Attack
 from deepfool.datasets import load
 from deepfool.datasets.loading import has_splits
@@ -62,6 +52,15 @@ from deepfool.training.processes import find_team
 from deepfool.training.recipes import RECIPES
 from deepfool.training.results import Epoch, FineTuned, OnProgress
 from deepfool.training.sgd import Recipe, draw_batches, last_rate, make_optimizer, prepare, run_epoch
+from deepfool.values import (
+    check_callable,
+    check_count,
+    check_flag,
+    check_number,
+    check_optional_count,
+    check_path,
+    check_share,
+)
 
 LEARNING_RATE = 0.01
 """What `lr_scale` is relative to when it is unknown how the model was trained."""

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import Bounds, as_number, check_bounds, check_mask
+from deepfool.attacks.shared.arguments import Bounds, check_bounds, check_mask
 from deepfool.errors import InputError
 from deepfool.norms import check_p, norm, project_on_ball
+from deepfool.values import as_number
 
 NORMS = (1.0, 2.0, math.inf)
 

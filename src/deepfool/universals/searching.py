@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import check_count, check_share
 from deepfool.errors import InputError
 from deepfool.training.checkpoints import read_checkpoint, write_state
 from deepfool.universals import ascent, classic
 from deepfool.universals.images import Images
+from deepfool.values import check_count, check_share
 
 METHODS = ("gradient", "deepfool")
 STEPS = 200

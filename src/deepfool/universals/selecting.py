@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from deepfool.attacks.shared.arguments import check_count, check_optional_count
 from deepfool.datasets import Data
 from deepfool.errors import InputError
+from deepfool.values import check_count, check_optional_count
 
 USUAL = 1000
 """Images to use, and images to judge on, where there are that many."""

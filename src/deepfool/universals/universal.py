@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 
 from deepfool import __version__, cache
-from deepfool.attacks.shared.arguments import (
-    Bounds,
-    as_whole,
-    check_callable,
-    check_count,
-    check_inputs,
-    check_path,
-    check_threshold,
-)
+from deepfool.attacks.shared.arguments import Bounds, check_inputs, check_threshold
 from deepfool.classifier import Classifier
 from deepfool.datasets import Data, load
 from deepfool.errors import InputError, RunError
@@ -37,6 +29,7 @@ from deepfool.universals.measures import find_reached, rate_of
 from deepfool.universals.results import OnProgress, Point, Progress, Transfer, Universal
 from deepfool.universals.searching import Plan, State, make_plan, search
 from deepfool.universals.selecting import USUAL, Selection, select
+from deepfool.values import as_whole, check_callable, check_count, check_path
 
 MANIFEST, SEARCHES = "manifest.json", "searches"
 EXAMPLES = 6

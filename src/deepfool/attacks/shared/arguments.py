@@ -12,17 +12,7 @@ from torch import Tensor
 from deepfool.attacks.shared.adversarial import Adversarial
 from deepfool.classifier import check_threshold as check_threshold
 from deepfool.errors import InputError
-from deepfool.values import LARGEST
-from deepfool.values import as_number as as_number
-from deepfool.values import as_whole as as_whole
-from deepfool.values import check_callable as check_callable
-from deepfool.values import check_count as check_count
-from deepfool.values import check_flag as check_flag
-from deepfool.values import check_number as check_number
-from deepfool.values import check_optional_count as check_optional_count
-from deepfool.values import check_overshoot as check_overshoot
-from deepfool.values import check_path as check_path
-from deepfool.values import check_share as check_share
+from deepfool.values import LARGEST, as_whole, check_count
 
 Bounds: TypeAlias = "tuple[float | Tensor, float | Tensor]"
 Labels: TypeAlias = "Tensor | Sequence[int]"

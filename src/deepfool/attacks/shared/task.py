@@ -26,7 +26,6 @@ from deepfool.attacks.shared.arguments import (
     Labels,
     check_bounds,
     check_differs,
-    check_flag,
     check_inputs,
     check_labels,
     check_mask,
@@ -45,6 +44,7 @@ from deepfool.classifier import Classifier, Model
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
 from deepfool.norms import check_p, refuse_zero
+from deepfool.values import check_flag
 
 F = TypeVar("F", bound=Callable[..., Adversarial])
 

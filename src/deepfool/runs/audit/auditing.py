@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from deepfool.attacks.shared.arguments import Bounds, check_count
+from deepfool.attacks.shared.arguments import Bounds
 from deepfool.attacks.shared.registry import Attack
 from deepfool.datasets import Data, load
 from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
@@ -33,6 +33,7 @@ from deepfool.runs.records import Run
 from deepfool.runs.rows import Records, Row
 from deepfool.runs.verification import find_subjects
 from deepfool.runs.worker import Batch, Job, describe_job
+from deepfool.values import check_count
 
 EVERY = 50
 """`evaluate` audits one of so many samples, and at most `SAMPLES`."""
