@@ -28,7 +28,7 @@ from benchmarks.peers import Attack, few_feature_attacks
 
 MOVED = 1e-6
 """What counts as a change of a feature: less is rounding of `x + (y - x)`."""
-BUDGETS = (50, 100, 200, 300, 500, 1000)
+BUDGETS = (20, 50, 80, 100, 150, 200, 250, 300, 500, 1000)
 """Passes after which `smallest` is looked at, besides its whole budget."""
 WHOLE = 2000
 

@@ -28,7 +28,7 @@ METHODS = ("gradient", "deepfool")
 NETWORKS = ("lenet-cifar10", "nin-cifar10", "efficientnet-lite0")
 USED = {"nin-cifar10": 200}
 """Fewer images than elsewhere, where a pass takes long."""
-MNIST_RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+MNIST_RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 PEER = ("lenet-cifar10", "linf", 200)
 """Network, norm and number of images of the run beside ART, whose DeepFool takes one image at a time."""
 

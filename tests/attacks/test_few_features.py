@@ -152,6 +152,12 @@ def test_a_larger_budget_continues_a_smaller_one(name):
         before = now
 
 
+def test_what_is_found_with_all_features_is_thinned_out_at_once():
+    """On this network the first descent often fails, and the next move all 3072 features."""
+    model, x = models.load("lenet-cifar10"), datasets.load("cifar10-sample").batch(range(20))
+    assert smallest(model, x, p=0, bounds=(0, 1), budget=20).norm.max() < 1000
+
+
 def test_a_batch_of_one_is_as_a_batch_of_many():
     model, x = network(seed=5)
     together = by_smallest(model, x, bounds=BOX, budget=60)

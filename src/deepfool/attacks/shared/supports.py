@@ -14,8 +14,9 @@ and a round of either costs one forward pass and one backward row:
     smooth   from x_0 by the steps of sigma-zero, which move all units and cut most of them off again: on networks whose
              gradient at x_0 says little, this finds other and smaller supports
 
-The sequence of descents has no end and does not depend on the budget, which only says when to stop. While nothing has
-fooled, all units climb, from points farther and farther away from x_0, and at last the decisions alone are searched.
+The sequence of descents has no end and does not depend on the budget, which only says when to stop. Where the first two
+have not fooled, all units climb, from points farther and farther away from x_0, and at last the decisions alone are
+searched. The first answer of a descent that moves all units is thinned out at once (prefixes.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence, Status
 from deepfool.attacks.shared.decisions import search_by_decisions
+from deepfool.attacks.shared.prefixes import Prefix
 from deepfool.attacks.shared.ranking import rank_classes
 from deepfool.attacks.shared.task import Task
 from deepfool.attacks.sigma_zero import LAST, Smooth
@@ -38,8 +40,9 @@ from deepfool.norms import by_unit
 # Chosen by hand; docs/algorithms/few-features.md names the networks, and says what other values gave there.
 CLASSES, FAR = 3, 2.0
 """Classes that are tried from x_0 first; not those that look FAR times as far as the nearest, once one has fooled."""
-SPLIT = 3
-"""Of the units that the linear picture asks for, one in SPLIT is added before it is drawn again."""
+SPLIT, EAGER = 3, 3.0
+"""Of the units that the linear picture asks for, one in SPLIT is added before it is drawn again; while nothing has
+fooled, EAGER times as many after each round that did not raise the margin."""
 PATIENCE = 4
 """Rounds in a row that do not raise the margin, after which a descent is over."""
 LEAST, MOST = 0.15, 0.6
@@ -130,9 +133,11 @@ class Supports:
         # in a row that found nothing; what the best answer was before; by how much the next is to be smaller.
         self.begun, self.over, self.ended = torch.full_like(asked.label, -1), ~no(), no()
         self.quiet, self.before, self.stride = each(0), each(math.inf), each(STRIDE)
-        # A descent: its point, the class it is after (-1: any), how it moves, rounds so far and at most.
+        # A descent: its point, the class it is after (-1: any), how it moves, rounds so far and at most; whether its
+        # first answer is being thinned out.
         self.y, self.target = asked.x_0.clone(), torch.full_like(asked.label, -1)
         self.climbing, self.smoothing, self.rounds, self.length = no(), no(), each(0), each(0)
+        self.thinning, self.prefix = no(), Prefix(asked)
         # Few units: most of them, random weights of what they gain; the best point under the cap with its gradient and
         # margin; rounds in a row that did not beat it; the units tried there in vain; how many are swapped at once.
         self.cap, self.weight = each(self.units), torch.ones_like(by_unit(asked.x_0, self.channels)[:, 0])
@@ -155,9 +160,9 @@ class Supports:
         )
 
     def _left(self, rows: Tensor) -> Tensor:
-        """Passes that these samples may still make: as many as it takes until something fools."""
+        """Passes that these samples may still make: as many as it takes until something fools and is thinned out."""
         left = self.budget - self.model.spent(rows)
-        return torch.where(self.best.found(rows), left, left + LONGEST)
+        return torch.where(self.best.found(rows) & ~self.thinning[rows], left, left + LONGEST)
 
     # Descents
 
@@ -184,10 +189,9 @@ class Supports:
         draws = torch.stack([torch.randn(2, self.units, generator=self.random[i]) for i in rows.tolist()]).to(self.y)
         plain = (self.begun[rows] < PLAIN)[:, None]
         self.weight[rows] = torch.where(plain, 1.0, torch.exp(NOISE * draws[:, 0]))
-        direct = (kind == Kind.DIRECT) & (known | (self.begun[rows] == 0))
-        climbing = ~known & ~direct
-        smooth = (kind == Kind.SMOOTH) & ~climbing
-        self.climbing[rows], self.smoothing[rows] = climbing, smooth
+        climbing = ~known & (self.begun[rows] >= PLAIN)
+        direct, smooth = (kind == Kind.DIRECT) & ~climbing, (kind == Kind.SMOOTH) & ~climbing
+        self.climbing[rows], self.smoothing[rows], self.thinning[rows] = climbing, smooth, False
         self.length[rows] = torch.where(smooth, value, ROUNDS).to(self.length.dtype)
         self.y[rows] = self.asked.x_0[rows]
         self.smooth.start(rows[smooth], CUT)
@@ -257,18 +261,24 @@ class Supports:
     # Rounds
 
     def _round(self, rows: Tensor) -> None:
-        """Linearise every sample at its point; then climb, or take a smooth step, or drop, add or swap units."""
+        """Linearise every sample at its point; then climb, thin out, take a smooth step, or drop, add or swap units."""
         y = self.y[rows]
         z, d, w = self._linearise(rows, y)
         self.best.iterations[rows] += 1
-        self.rounds[rows] += 1
+        known = self.best.found(rows)
         r = y - self.asked.x_0[rows]
         fooled = self.best.report(rows, r, z, caution=self.caution, evidence=self.found_by)
+        first = fooled & ~known & (self.climbing[rows] | self.smoothing[rows])
+        self.prefix.start(rows[first], y[first], w[first])
         self.climbing[rows] &= ~fooled
-        climbing, smooth = self.climbing[rows], self.smoothing[rows]
+        self.thinning[rows] |= first
+        thinning = self.thinning[rows]
+        climbing, smooth = self.climbing[rows] & ~thinning, self.smoothing[rows] & ~thinning
+        self.rounds[rows] += (~thinning).to(self.rounds)
+        self._thin_out(rows[thinning], fooled[thinning])
         self._climb(rows[climbing], y[climbing], w[climbing])
         self._step_smoothly(rows[smooth], y[smooth], w[smooth], fooled[smooth])
-        few = ~climbing & ~smooth
+        few = ~climbing & ~smooth & ~thinning
         self._improve(rows[few], y[few], w[few], d[few], fooled[few])
         self.over[rows] |= self.best.size[rows] <= 1
 
@@ -276,6 +286,13 @@ class Supports:
         """All units one step up the gradient."""
         self.y[rows] = self.asked.clamp(rows, y + CLIMB * (self.upper[rows] - self.lower[rows]) * w.sign())
         self.over[rows] = (self.rounds[rows] >= self.length[rows]) | ~(w != 0).any(1)
+
+    def _thin_out(self, rows: Tensor, fooled: Tensor) -> None:
+        """Bisect on; when that is over, a smooth descent goes on where it was, and another one is over too."""
+        y, over = self.prefix.step(rows, fooled)
+        smooth = self.smoothing[rows]
+        self.y[rows] = torch.where((over & smooth)[:, None], self.prefix.point[rows], y)
+        self.thinning[rows], self.over[rows] = ~over, over & ~smooth
 
     def _step_smoothly(self, rows: Tensor, y: Tensor, w: Tensor, fooled: Tensor) -> None:
         wave = (1 + torch.cos(math.pi * (self.rounds[rows] - 1) / self.length[rows])) / 2
@@ -321,7 +338,8 @@ class Supports:
         least, worst = torch.where(moved, worth, math.inf).sort(1)
         free = (self.cap[rows] - moved.sum(1)).clamp_min(0)
         wanted = 1 + (gain.gather(1, order).cumsum(1) < -self.margin[rows, None]).sum(1)
-        added = torch.ceil(torch.minimum(wanted.to(free.dtype), free) / SPLIT)
+        eager = torch.where(self.best.found(rows), 1.0, EAGER ** self.idle[rows])
+        added = torch.ceil(torch.minimum(eager * wanted / SPLIT, free))
         swapped = (free == 0)[:, None] & (most > least) & (self.place < self.swaps[rows, None])
         chosen = ((self.place < added[:, None]) & (most > 0)) | swapped
         into = torch.zeros_like(moved).scatter_(1, order, chosen)
