@@ -7,7 +7,7 @@ from typing import Any
 
 from deepfool.runs.records import Run
 
-QUESTION = ("bounds", "target", "goal", "mask", "threshold", "outputs")
+QUESTION = ("bounds", "target", "goal", "mask", "subspace", "weights", "schema", "threshold", "outputs")
 """The knobs that say what is looked for, not how."""
 
 
@@ -28,7 +28,7 @@ def find_differences(a: Run, b: Run) -> list[str]:
     if other:
         found.append(f"attack {a.identity['attack']['name']} and {b.identity['attack']['name']}")
     if a.p != b.p:
-        found.append(f"norm l{a.p:g} and l{b.p:g}")
+        found.append(f"norm {a.norm} and {b.norm}")
     elif a.unit != b.unit:
         found.append(f"unit {a.unit} and {b.unit}")
     mine, theirs = a.identity["attack"]["knobs"], b.identity["attack"]["knobs"]

@@ -59,6 +59,12 @@ def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
     for name, value in find_unusual(attack).items():
         if name == "goal":
             continue
+        if name == "subspace" and isinstance(value, str):
+            words += ["--subspace", value]
+            continue
+        if name == "weights":
+            words += ["--weights", ",".join(map(repr, value))]
+            continue
         words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
 
@@ -79,7 +85,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
         ("data", f"{data['name']}, split {data['split']}, samples {_shorten(str(identity['indices']))}"),
         ("data, SHA-256", str(identity["data"]["sha256"])),
         ("attack", str(identity["attack"]["name"])),
-        ("norm", name_norm(run.p, run.unit)),
+        ("norm", name_norm(run.p, run.unit, run.weighted)),
         *((f"knob {name}", _format_value(value)) for name, value in identity["attack"]["knobs"].items()),
         ("precision", str(identity["dtype"])),
         ("seed", str(identity["seed"])),
