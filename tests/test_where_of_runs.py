@@ -1,4 +1,4 @@
-"""Weights and subspaces in runs: rows, resuming, verification, audit, figures, report, and the command line."""
+"""Weights, subspaces and schemas in runs: rows, resuming, verification, audit, figures, report, commands."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from deepfool import Run, affine, audit, evaluate
+from deepfool import Feature, Run, Schema, affine, audit, evaluate
 from deepfool.cli import app
 from deepfool.errors import InputError, RunError
 from deepfool.metrics import summarize
@@ -108,6 +108,35 @@ def test_subspaces_of_runs(case, tmp_path):
     assert same.records().r["p"] == pytest.approx(run.records().r["p"], rel=1e-3)
 
 
+def test_schemas_of_runs(case, tmp_path):
+    model, x = case
+    x = torch.cat([(x[:, :4] * 10).round(), torch.eye(2)[torch.arange(N) % 2]], 1)
+    features = [Feature(name, "integer", 0, 10, cost=cost) for name, cost in zip("abcd", (1, 2, 3, 4), strict=True)]
+    schema = Schema([*features, Feature("e", "one-hot", categories=["u", "v"], cost=1.5)])
+    (tmp_path / "schema.json").write_text(json.dumps(schema.as_dict()))
+    run = evaluate(model, (x, None), out=tmp_path / "run", p=1, schema=schema, save_perturbations=True)
+    assert run.identity["attack"]["knobs"]["schema"] == schema.as_dict()
+    weights = torch.tensor(schema.weights)
+    for rows, r in run.perturbations():
+        found = torch.from_numpy(r)
+        schema.check(x + found)
+        known = [row["r_p"] for row in rows if row["status"] == "FOOLED"]
+        sizes = (weights * found).abs().sum(1)[[row["status"] == "FOOLED" for row in rows]]
+        assert sizes.tolist() == pytest.approx(known, rel=1e-5)
+        assert len(known) >= N // 2
+    assert verify(run, model, (x, None)).holds
+    assert "schema of 5 features" in summarize(run)["setup"]
+    assert summarize(run)["norm"] == "weighted l1"
+    assert "valid ones of a schema" in write_report([run], tmp_path / "report.html").read_text()
+    again = evaluate(model, (x, None), out=tmp_path / "run", p=1, schema=str(tmp_path / "schema.json"),
+                     save_perturbations=True)  # fmt: skip
+    assert again.manifest["sessions"][-1]["rows_after"] == N
+    with pytest.raises(InputError, match="do not go with schema"):
+        evaluate(model, (x, None), out=tmp_path / "c", schema=schema, certify=1.0)
+    with pytest.raises(InputError, match="the samples have 3"):
+        evaluate(nn.Linear(3, 2), (x[:, :3], None), out=tmp_path / "d", schema=schema)
+
+
 def test_audits_ask_the_same(case, weighted, monkeypatch):
     model, x = case
     monkeypatch.setattr(subject.make_subject, "__kwdefaults__", {"strong": 100})  # enough for an affine model
@@ -132,6 +161,7 @@ def test_command_line(tmp_path):
         (["--weights", "none.npy"], "there is no file of weights"),
         (["--weights", "1,2"], "one number for each feature"),
         (["--subspace", "band:9/8"], "a band is"),
+        (["--schema", str(tmp_path / "none.toml")], "there is no such file"),
         (["--knob", "weights=[1]"], "has its own option"),
     ):
         refused = CliRunner().invoke(app, [*common, *options, "--out", str(tmp_path / "x")])

@@ -27,6 +27,7 @@ from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
+from deepfool.schemas import Schema
 from deepfool.subspaces import Subspace
 from deepfool.values import check_count, check_overshoot
 
@@ -53,6 +54,7 @@ def deepfool(
     mask: Tensor | None = None,
     subspace: Subspace | Tensor | str | None = None,
     weights: Tensor | Sequence[float] | None = None,
+    schema: Schema | str | None = None,
     tighten: bool = False,
     threshold: float | None = None,
     outputs: str = "auto",
@@ -81,6 +83,8 @@ def deepfool(
             orthonormal basis (d, m)), in l2. With bounds the answer is clipped to them, and leaves the subspace where
             it is. Single features hold in every norm, and with bounds exactly.
         weights: what each feature counts, one positive number each: the norm is that of weights * r, in `norm` too.
+        schema: what the features of a table are and how they may change, a `Schema` or its file (docs/howto/schema.md):
+            the answer is a valid row, the smallest that is found. For p = 1, 2 and inf.
         tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
         threshold: where a single-score model decides (0 unless given; 0.5 where it returns a probability).
         outputs: what the model returns: "logits", "probabilities", or "auto" to find out (see `Classifier`).
@@ -102,7 +106,7 @@ def deepfool(
 
     return run(
         body, model, x, p=p, tighten=tighten, classes=True, bounds=bounds, labels=labels, target=target, goal=goal,
-        mask=mask, subspace=subspace, weights=weights, threshold=threshold, outputs=outputs,
+        mask=mask, subspace=subspace, weights=weights, schema=schema, threshold=threshold, outputs=outputs,
     )  # fmt: skip
 
 

@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.options import ARCH, ATTACK, GOAL, KNOB, MEAN, MODEL, NORM, STD, SUBSPACE, WEIGHTS, add_preprocessing
+from deepfool.cli.options import (
+    ARCH,
+    ATTACK,
+    GOAL,
+    KNOB,
+    MEAN,
+    MODEL,
+    NORM,
+    SCHEMA,
+    STD,
+    SUBSPACE,
+    WEIGHTS,
+    add_preprocessing,
+)
 from deepfool.cli.output import echo, make_console
 from deepfool.cli.progress import drawing, drawing_fetch, say
 
@@ -33,6 +46,7 @@ def evaluate_model(
     goal: str | None = GOAL,
     weights: str | None = WEIGHTS,
     subspace: str | None = SUBSPACE,
+    schema: str | None = SCHEMA,
     knob: list[str] = KNOB,
     out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: in runs/, named by the run)."),
     limit: int | None = typer.Option(None, metavar="N", help="Only the first N samples; a larger N extends the run."),
@@ -84,7 +98,7 @@ def evaluate_model(
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
                 audit=audit, certify=certify, on_start=lambda folder: say(console, f"run folder: {folder}"),
                 on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
-                **read_knobs(knob, evaluate, WHERE), **read_where(weights, subspace),
+                **read_knobs(knob, evaluate, WHERE), **read_where(weights, subspace, schema),
             )  # fmt: skip
     except Interrupted as stopped:
         echo(str(stopped), err=True)
@@ -131,7 +145,7 @@ def read_folder(text: str) -> Path:
     return Path(text)
 
 
-def read_where(weights: str | None, subspace: str | None) -> dict[str, Any]:
+def read_where(weights: str | None, subspace: str | None, schema: str | None = None) -> dict[str, Any]:
     """The knobs that say where an attack may go, and what each feature counts.
 
     >>> read_where("1,2", None)
@@ -139,7 +153,7 @@ def read_where(weights: str | None, subspace: str | None) -> dict[str, Any]:
     """
     from deepfool.runs.asking import read_weights
 
-    given = {"weights": None if weights is None else read_weights(weights), "subspace": subspace}
+    given = {"weights": None if weights is None else read_weights(weights), "subspace": subspace, "schema": schema}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -218,7 +232,7 @@ HAVE_NO_OPTION = (
 """Arguments of the functions behind the commands that only the command may set."""
 
 
-WHERE = ("weights", "subspace")
+WHERE = ("weights", "subspace", "schema")
 """Arguments of attacks that have an option of `deepfool evaluate`."""
 
 

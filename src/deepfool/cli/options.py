@@ -28,6 +28,9 @@ WEIGHTS: Any = typer.Option(
 SUBSPACE: Any = typer.Option(
     None, metavar="TEXT", help="Keep r to a subspace: band:1/8 (of the DCT), random:50, resolution:4, channel:0."
 )
+SCHEMA: Any = typer.Option(
+    None, metavar="FILE", help="What the columns of a table are and how they may change: a TOML or JSON file."
+)
 KNOB: Any = typer.Option(
     [], metavar="NAME=VALUE", help="A knob of the attack (deepfool attacks ATTACK lists them); may be repeated."
 )

@@ -67,6 +67,8 @@ def say_value(value: Any) -> str:
     >>> say_value(None), say_value([0, 1]), say_value({"shape": [1, 28, 28], "sha256": "ab"})
     ('none', '[0, 1]', 'a tensor of shape [1, 28, 28]')
     """
+    if isinstance(value, Mapping) and "feature" in value:
+        return f"a schema of {len(value['feature'])} features"
     if isinstance(value, Mapping):
         return f"a tensor of shape {value.get('shape')}"
     return "none" if value is None else str(value)

@@ -113,6 +113,8 @@ def _tell(name: str, value: Any) -> str:
     """
     if name == "weights" and isinstance(value, list):
         return f"weights of {len(value)} features"
+    if name == "schema" and isinstance(value, Mapping):
+        return f"schema of {len(value.get('feature', ()))} features"
     return f"{name} {_short(value)}"
 
 

@@ -179,6 +179,8 @@ def _tell_where(run: Run) -> str:
     knobs, told = run.identity["attack"]["knobs"], []
     if run.weighted:
         told.append("Features are weighted: sizes are norms of weights × r, relative to weights × x.")
+    if knobs.get("schema") is not None:
+        told.append("The perturbed rows are valid ones of a schema, and the smallest that were found.")
     if knobs.get("subspace") is not None:
         which = knobs["subspace"] if isinstance(knobs["subspace"], str) else "the span of a given basis"
         told.append(f"The perturbations are kept to a subspace: {which}.")

@@ -19,10 +19,11 @@ __all__ = ["list_facts", "read_verification", "repeat_command"]
 
 
 def repeat_command(run: Run) -> str | None:
-    """The command that produces the same rows; None if the model or the data were objects in memory."""
+    """The command that produces the same rows; None if the model or the data were objects in memory, or
+    there is a schema, whose file is not known."""
     model, data, identity = run.manifest["model"], run.manifest["data"], run.identity
     spec = str(model["spec"])
-    if data["spec"] is None or not _is_spec(spec):
+    if data["spec"] is None or not _is_spec(spec) or identity["attack"]["knobs"].get("schema") is not None:
         return None
     words = ["deepfool", "evaluate", "--model", spec, "--data", str(data["spec"])]
     words += ["--attack", str(identity["attack"]["name"]), "--p", _plain(identity["p"])]
@@ -112,6 +113,8 @@ def _list_session(sessions: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _format_value(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, Mapping) and "feature" in value:
+        return json.dumps(value["feature"])
     if isinstance(value, Mapping):
         return f"a tensor of shape {value.get('shape')}, SHA-256 {str(value.get('sha256'))[:16]}"
     return str(value)

@@ -97,6 +97,9 @@ def _list_measured(run: Run, records: Records) -> list[tuple[str, str]]:
 
 
 def _say(value: Any) -> str:
+    many = value.get("feature") if isinstance(value, dict) else value
+    if isinstance(many, list) and (many is not value or len(many) > 8):
+        return f"of {len(many)} features"
     if isinstance(value, dict):
         return "given as a tensor"
     return str(value).lower() if isinstance(value, bool) else str(value)

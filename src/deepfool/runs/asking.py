@@ -1,4 +1,4 @@
-"""Where an attack may go, in runs: weights and subspaces as plain values, which manifests keep and workers can read."""
+"""Where an attack may go, in runs: weights, schemas and subspaces as plain values, which manifests keep."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deepfool.attacks.shared.arguments import check_weights
 from deepfool.errors import InputError
+from deepfool.schemas import read_schema
 from deepfool.subspaces import Subspace, read_subspace
 
 UNPROVED = ("weights", "subspace", "schema")
@@ -20,7 +21,7 @@ UNPROVED = ("weights", "subspace", "schema")
 
 
 def make_plain(knobs: Mapping[str, Any], x: Tensor, p: float) -> dict[str, Any]:
-    """Knobs whose weights and subspace are plain values, checked against samples like x.
+    """Knobs whose weights, schema and subspace are plain values, checked against samples like x.
 
     >>> import torch
     >>> make_plain({"weights": torch.tensor([1.0, 2.0]), "max_iter": 9}, torch.zeros(1, 2), 2)
@@ -29,6 +30,11 @@ def make_plain(knobs: Mapping[str, Any], x: Tensor, p: float) -> dict[str, Any]:
     plain = dict(knobs)
     if plain.get("weights") is not None:
         plain["weights"] = check_weights(plain["weights"], x, p).tolist()
+    if plain.get("schema") is not None:
+        schema = read_schema(plain["schema"])
+        if schema.columns != x[0].numel():
+            raise InputError(f"the schema describes {schema.columns} columns, but the samples have {x[0].numel()}.")
+        plain["schema"] = schema.as_dict()
     subspace = plain.get("subspace")
     if isinstance(subspace, Subspace):
         raise InputError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from deepfool.errors import RunError
+from deepfool.schemas import read_schema
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,7 @@ def find_weights(knobs: Mapping[str, Any]) -> list[float] | None:
     """
     given = knobs.get("weights")
     if given is None:
-        return None
+        return None if knobs.get("schema") is None else read_schema(knobs["schema"]).weights
     if not isinstance(given, list | tuple) or not all(isinstance(each, int | float) for each in given):
         raise RunError(f"the weights of the run must be a list of numbers, got {given!r:.80}.")
     return [float(each) for each in given]

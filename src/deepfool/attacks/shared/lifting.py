@@ -32,8 +32,12 @@ from deepfool.subspaces import Map, Subspace, read_subspace
 class Lifted(nn.Module):
     """A model of coordinates. Which samples they belong to is said beforehand (`take`): the model depends on x_0."""
 
-    def __init__(self, model: Any, x: Tensor, subspace: Subspace, lower: Tensor | None, upper: Tensor | None) -> None:
+    def __init__(
+        self, model: Any, x: Tensor, subspace: Subspace, lower: Tensor | None, upper: Tensor | None, *, boxed: bool
+    ) -> None:
+        """`boxed`: the coordinates have the same box, so that points leave it by rounding at most."""
         super().__init__()
+        self.boxed = boxed
         self.model, self.subspace, self.like = model, subspace, x
         self.x_0 = x.detach().reshape(len(x), -1)
         self.c_0 = subspace.to(self.x_0)
@@ -49,7 +53,10 @@ class Lifted(nn.Module):
         x = self.x_0[rows] + self.subspace.back(c - self.c_0[rows])
         if self.lower is None or self.upper is None:
             return x
-        return torch.minimum(torch.maximum(x, self.lower[rows]), self.upper[rows])
+        lower, upper = self.lower[rows], self.upper[rows]
+        # Not minimum and maximum: at the bound itself they would halve the gradient.
+        inside = torch.where(x < lower, lower, torch.where(x > upper, upper, x))
+        return x + (inside - x).detach() if self.boxed and x.requires_grad else inside
 
     def forward(self, c: Tensor) -> Any:
         # A classifier also asks for two random points, to find out what the model returns.
@@ -110,7 +117,9 @@ def run_weighted(
     box = None if lower is None or upper is None else (scaled.to(lower), scaled.to(upper))
     free = None if mask is None else check_mask(mask, x)
     inside = partial(search, p=p, bounds=box, mask=free, **shared)
-    return _lift(scaled, inside, model, x, lower, upper, threshold=threshold, outputs=outputs, weigh=scaled.to)
+    return _lift(
+        scaled, inside, model, x, lower, upper, threshold=threshold, outputs=outputs, weigh=scaled.to, boxed=True
+    )
 
 
 def _check_precision(x: Tensor, who: str) -> None:
@@ -120,11 +129,11 @@ def _check_precision(x: Tensor, who: str) -> None:
 
 def _lift(
     subspace: Subspace, search: Callable[..., Adversarial], model: Any, x: Tensor, lower: Tensor | None,
-    upper: Tensor | None, *, threshold: float | None, outputs: str, weigh: Map = lambda r: r,
+    upper: Tensor | None, *, threshold: float | None, outputs: str, weigh: Map = lambda r: r, boxed: bool = False,
 ) -> Adversarial:  # fmt: skip
     """What a search finds in coordinates, as points of x; the norms are those of the perturbations, weighed."""
     f = Classifier.of(model, threshold, outputs)
-    lifted = Lifted(f.model, x, subspace, lower, upper)
+    lifted = Lifted(f.model, x, subspace, lower, upper, boxed=boxed)
     said = {None: outputs, True: "probabilities", False: "logits"}[f.said_probabilities]
     g = Classifier(lifted, threshold=f.threshold, outputs=said, memory_budget=f.memory_budget)
     found = search(g, lifted.c_0.clone(), threshold=None, outputs="auto")

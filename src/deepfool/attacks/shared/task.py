@@ -114,6 +114,7 @@ def run(
     unit: str = "feature",
     subspace: Any = None,
     weights: Any = None,
+    schema: Any = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """Run the body of an attack on a checked task and return what it found.
@@ -121,7 +122,7 @@ def run(
     `norms` are those that the attack works in (None: any p >= 1); `classes` says that it begins with the gradients of
     several classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations
     that hide gradients; `unit` is what p = 0 counts; `subspace` are the directions in which the inputs may change, and
-    `weights` what each feature counts (see `lifting`).
+    `weights` what each feature counts (see `lifting`); `schema` what the features of a table are (see `validity`).
     """
     from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
 
@@ -139,6 +140,8 @@ def run(
         return Adversarial.empty(x, p, unit)
     search = partial(run, body, norms=norms, tighten=tighten, classes=classes, unmask=unmask, unit=unit)
     own: dict[str, Any] = {"bounds": None, "threshold": None, "outputs": "auto", **shared}
+    if schema is not None:
+        return _run_valid(schema, search, model, x, p, subspace, weights, own)
     if subspace is not None:
         chosen = check_subspace(subspace, x, p, own.pop("mask", None), weights)
         return run_in(chosen, partial(search, weights=weights), model, x, p=p, **own)
@@ -151,6 +154,18 @@ def run(
         if tighten:
             shorten(task)
         return task.result()
+
+
+def _run_valid(
+    schema: Any, search: Callable[..., Adversarial], model: Any, x: Tensor, p: float, subspace: Any, weights: Any,
+    own: dict[str, Any],
+) -> Adversarial:  # fmt: skip
+    from deepfool.attacks.shared.validity import run_valid  # it needs a Task itself
+
+    if subspace is not None:
+        raise InputError("a schema and a subspace are given: leave one of them out.")
+    given = {"bounds": None, "mask": None, **own}
+    return run_valid(schema, run, search, model, x, p=p, weights=weights, **given)
 
 
 @contextmanager
