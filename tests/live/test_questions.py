@@ -39,6 +39,8 @@ HOSTILE = [
     about_sample(bounds=[1, 0]), about_sample(bounds=[0]), about_sample(bounds="unit"),
     about_sample(bounds=[0, float("inf")]),
     about_sample(bounds="data"), about_sample(target=10), about_sample(target=-1), about_sample(target="3"),
+    about_sample(goal="top:10"), about_sample(goal="labels"), about_sample(goal="target:3"), about_sample(goal=["top:3"]),
+    about_sample(goal="top:3", target=4), about_sample(goal="within:1"), about_sample(goal="../etc"),
     about_sample(mask="!!"), about_sample(mask=b64(783)), about_sample(mask=b64(784, 0)), about_sample(mask=[1] * 784),
     about_sample(sides=[]), about_sample(sides=[{"model": 0, "attack": "deepfool"}] * 3), about_sample(sides=[3]),
     about_sample(sides=[{"model": 1, "attack": "deepfool"}]), about_sample(sides=[{"model": 0, "attack": "os:system"}]),
