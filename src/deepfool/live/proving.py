@@ -25,9 +25,7 @@ def prove(scene: Scene) -> Iterator[Event]:
     asked, best = scene.asked, scene.best
     knobs = scene.knobs
     try:
-        cost = certifiable(
-            scene.source.module, scene.x.unsqueeze(0), p=asked.p, seconds=SECONDS, goal=knobs["goal"]
-        )
+        cost = certifiable(scene.source.module, scene.x.unsqueeze(0), p=asked.p, seconds=SECONDS, goal=knobs["goal"])
         if cost.seconds > LONGEST:
             why = f"no proof was tried: a pass over {cost.units:,} ReLUs would take about {cost.seconds:.0f} s"
             yield "bound", {"lower": 0.0, "exact": False, "reason": why}
