@@ -10,9 +10,9 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "outcomes", "values", "norms", "subspaces", "display", "classifier", "attacks", "certificates",
-    "models", "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive", "integrations",
-    "live", "experiments", "cli",
+    "errors", "cache", "outcomes", "values", "norms", "subspaces", "schemas", "display", "classifier", "attacks",
+    "certificates", "models", "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive",
+    "integrations", "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 
@@ -41,8 +41,9 @@ def test_imports_point_one_way():
 
 def test_the_public_names():
     assert sorted(deepfool.__all__) == [
-        "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Proof", "Run", "SmallestEps", "Status",
-        "Universal", "__version__", "affine", "audit", "certifiable", "certify", "datasets", "ddn", "deepfool",
+        "Adversarial", "Audit", "Certificate", "Classifier", "Evidence", "Feature", "Proof", "Run", "Schema",
+        "SmallestEps", "Status", "Universal", "__version__", "affine", "audit", "certifiable", "certify",
+        "datasets", "ddn", "deepfool",
         "errors", "evaluate", "fab", "fgsm", "finetune", "fmn", "integrations", "lbfgs", "metrics", "models",
         "sigma_zero", "smallest", "smallest_eps", "sparsefool", "subspaces", "superdeepfool", "tighten", "universal",
     ]  # fmt: skip

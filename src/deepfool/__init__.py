@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from deepfool.outcomes import Status as Status
     from deepfool.runs.audit.auditing import audit as audit
     from deepfool.runs.audit.checklist import Audit as Audit
+    from deepfool.schemas import Feature as Feature
+    from deepfool.schemas import Schema as Schema
     from deepfool.universals.results import Universal as Universal
     from deepfool.universals.universal import universal as universal
 
@@ -55,8 +57,10 @@ _HOME = {
     "Certificate": "deepfool.certificates.certificate",
     "Classifier": "deepfool.classifier",
     "Evidence": "deepfool.outcomes",
+    "Feature": "deepfool.schemas",
     "Proof": "deepfool.outcomes",
     "Run": "deepfool.interactive.runs",
+    "Schema": "deepfool.schemas",
     "SmallestEps": "deepfool.attacks.fgsm",
     "Status": "deepfool.outcomes",
     "Universal": "deepfool.universals.results",
@@ -93,8 +97,10 @@ __all__ = [
     "Certificate",
     "Classifier",
     "Evidence",
+    "Feature",
     "Proof",
     "Run",
+    "Schema",
     "SmallestEps",
     "Status",
     "Universal",

@@ -217,3 +217,39 @@ def _check_image(shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise InputError(f"expected the shape (channels, height, width) of an image, got {tuple(shape)}.")
     return int(shape[0]), int(shape[1]), int(shape[2])
+
+
+_TEXTS = "band:1/8, random:50, random:50/7 (of seed 7), resolution:4 or channel:0"
+
+
+def read_subspace(text: str, shape: Sequence[int]) -> Subspace:
+    """A subspace by its text, for samples of this shape.
+
+    >>> read_subspace("band:1/8", (1, 28, 28)).name, read_subspace("random:5/3", (20,)).dimensions
+    ('band 1 of 8', 5)
+    >>> read_subspace("low", (1, 28, 28))
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: there is no subspace 'low'. Hint: band:1/8, random:50, ...
+    """
+    kind, _, rest = text.strip().partition(":")
+    first, _, second = rest.partition("/")
+    usual = {"band": "", "random": "0", "resolution": "0", "channel": "0"}
+    second = second or usual.get(kind, "")
+    if kind not in usual or not all(each.isdecimal() and len(each) <= 9 for each in (first, second)):
+        raise InputError(f"there is no subspace {text!r:.80}.", hint=f"{_TEXTS}.")
+    a, b = int(first), int(second)
+    if kind == "random":
+        return draw_subspace(math.prod(shape), a, seed=b)
+    if kind == "resolution":
+        return lower_resolution(shape, a)
+    if kind == "channel":
+        channels, height, width = _check_image(shape)
+        if a >= channels:
+            raise InputError(f"there are channels 0 to {channels - 1}, got {a}.")
+        mask = torch.zeros(channels, height, width)
+        mask[a] = 1
+        return Subspace.only(mask, f"channel {a}")
+    if not 1 <= a <= b:
+        raise InputError(f"a band is the first to the last of some, such as band:1/8, got {text!r:.80}.")
+    return make_bands(shape, b)[a - 1]

@@ -147,6 +147,12 @@ def test_the_question_can_be_changed(lenet, visit, tmp_path):
     page.act(lambda: choose("#target", "5"))
     assert page.text(".result .is") == "5"
     page.act(lambda: choose("#target", ""))
+    page.act(lambda: choose("#goal", "confidence:0.9"))
+    assert ", at 90 %" in page.text("#headline")
+    page.act(lambda: choose("#goal", "top:3"))
+    assert "puts it behind 3 others" in page.text("#headline")
+    assert page.page.locator("#target").is_disabled()
+    page.act(lambda: choose("#goal", ""))
     page.act(lambda: page.page.locator("[name=p][value=inf]").check(force=True))
     assert "ℓ∞ norm" in page.text(".facts")
     choose("#mask", "painted")

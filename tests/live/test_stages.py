@@ -172,6 +172,33 @@ def test_masks_targets_and_norms_reach_the_attacks(exhibit):
     }
 
 
+@pytest.mark.parametrize("goal", ["top:3", "confidence:0.9", "margin:4"])
+def test_goals_reach_the_attacks(exhibit, goal):
+    """The answers are those of the goal, the downloads keep to it, and the programs name it."""
+    told = ask(exhibit, goal=goal, sides=[{"model": 1, "attack": "smallest"}])
+    model = exhibit.models[1].module
+    x = numbers(told["input"][0]["x"]).reshape(1, 1, 28, 28)
+    label = told["input"][0]["label"]
+    for answer in told["answer"]:
+        assert answer["fooled"]
+        z = model(x + numbers(answer["r"]).reshape(x.shape)).detach()[0]
+        others = z[[k for k in range(10) if k != label]]
+        if goal == "top:3":
+            assert int((others >= z[label] - 1e-5).sum()) >= 3
+        elif goal == "margin:4":
+            assert float(others.max() - z[label]) >= 4 - 1e-3
+        else:
+            assert float(z.softmax(0)[answer["adv_label"]]) >= 0.9 - 1e-3
+    assert f"--goal {goal}" in told["kept"][0]["command"]
+    assert f"goal='{goal}'" in told["kept"][0]["python"]
+    bound = told["bound"][0]
+    if goal == "margin:4":
+        assert bound["lower"] <= min(answer["norm"] for answer in told["answer"]) * (1 + 1e-6)
+    else:
+        assert goal.partition(":")[0] in bound["reason"]  # which goals have no proof is said
+    assert told["map"]
+
+
 def test_two_attacks_are_compared_by_their_own_answers(exhibit):
     told = ask(exhibit, sides=[{"model": 0, "attack": "deepfool"}, {"model": 0, "attack": "fgsm"}])
     assert [each["attack"] for each in told["kept"]] == ["deepfool", "fgsm"]

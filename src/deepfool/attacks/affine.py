@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from deepfool.attacks.shared.arguments import check_bounds, check_inputs, check_room
+from deepfool.attacks.shared.arguments import check_bounds, check_inputs, check_room, check_weights
 from deepfool.attacks.shared.boundaries import NearestBoundary
 from deepfool.errors import InputError
 from deepfool.norms import check_p, distance
@@ -37,11 +38,13 @@ def affine(
     p: float = 2,
     bounds: tuple[float | Tensor, float | Tensor] | None = None,
     channels: int = 1,
+    weights: Tensor | Sequence[float] | None = None,
 ) -> Nearest:
     """The distance from each row of x (n, d) to the boundary of an affine classifier, in closed form.
 
     `weight` is (c, d) with `bias` (c,), or (d,) with a single bias for a binary classifier decided by the sign.
     p = 0 counts the features that change, and needs bounds: the features that gain most at their bounds are the fewest.
+    With `weights`, one positive number per feature, the norm is that of weights * r.
     With `channels` = 3, x is made of 3 equal parts, the colours of an image, and the pixels are counted.
 
     >>> answer = affine(torch.eye(2), torch.zeros(2), torch.tensor([[3.0, 1.0]]))
@@ -62,6 +65,9 @@ def affine(
             f"channels are parts of equal size that p = 0 counts as one, got {channels} of {x.shape[1]} features with "
             f"p = {p:g}."
         )
+    w = x.new_ones(x.shape[1]) if weights is None else check_weights(weights, x, p).to(x)
+    x, weight = x * w, weight / w  # in these coordinates the norm is the plain one
+    lower, upper = (None if end is None else end * w for end in (lower, upper))
     scores = x @ weight.T + bias
     label = scores.argmax(1)
     everyone, nearest = torch.arange(len(x), device=x.device), NearestBoundary(x, lower, upper, p, channels=channels)
@@ -70,7 +76,7 @@ def affine(
         gap = (scores.gather(1, label[:, None])[:, 0] - scores[:, k]).clamp_min(0)
         classes = torch.full_like(everyone, k)
         nearest.offer(everyone, *(v[:, None] for v in (classes, gap, w_k, distance(gap, w_k, p))))
-    return Nearest(nearest.step, nearest.distance, label, nearest.l_hat)
+    return Nearest(nearest.step / w, nearest.distance, label, nearest.l_hat)
 
 
 def _check(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

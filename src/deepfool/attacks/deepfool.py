@@ -15,7 +15,7 @@ two scores (0, f). Where the paper is silent:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
+from deepfool.schemas import Schema
 from deepfool.subspaces import Subspace
 from deepfool.values import check_count, check_overshoot
 
@@ -51,7 +52,9 @@ def deepfool(
     target: int | Labels | None = None,
     goal: str | Aim | None = None,
     mask: Tensor | None = None,
-    subspace: Subspace | Tensor | None = None,
+    subspace: Subspace | Tensor | str | None = None,
+    weights: Tensor | Sequence[float] | None = None,
+    schema: Schema | str | None = None,
     tighten: bool = False,
     threshold: float | None = None,
     outputs: str = "auto",
@@ -76,9 +79,12 @@ def deepfool(
             model "within:0.5" (it leaves y ± 0.5) or "passes:3". See docs/howto/goals.md. The true `labels` are then
             those of the goal: (n, c) zeros and ones, or the true values.
         mask: which features may change (true or non-zero), one mask for all or one per sample.
-        subspace: the directions in which an input may change (`deepfool.subspaces`, or an orthonormal basis (d, m)), in
-            l2. With bounds the answer is clipped to them, and leaves the subspace where it is. Single features hold in
-            every norm, and with bounds exactly.
+        subspace: the directions in which an input may change (`deepfool.subspaces`, a text such as "band:1/8", or an
+            orthonormal basis (d, m)), in l2. With bounds the answer is clipped to them, and leaves the subspace where
+            it is. Single features hold in every norm, and with bounds exactly.
+        weights: what each feature counts, one positive number each: the norm is that of weights * r, in `norm` too.
+        schema: what the features of a table are and how they may change, a `Schema` or its file (docs/howto/schema.md):
+            the answer is a valid row, the smallest that is found. For p = 1, 2 and inf.
         tighten: end with a ray search back towards x, which takes back what is not needed of the overshoot.
         threshold: where a single-score model decides (0 unless given; 0.5 where it returns a probability).
         outputs: what the model returns: "logits", "probabilities", or "auto" to find out (see `Classifier`).
@@ -100,7 +106,7 @@ def deepfool(
 
     return run(
         body, model, x, p=p, tighten=tighten, classes=True, bounds=bounds, labels=labels, target=target, goal=goal,
-        mask=mask, subspace=subspace, threshold=threshold, outputs=outputs,
+        mask=mask, subspace=subspace, weights=weights, schema=schema, threshold=threshold, outputs=outputs,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
 from deepfool.norms import norm
+from deepfool.schemas import Schema
 from deepfool.subspaces import Subspace
 from deepfool.values import check_count, check_optional_count
 
@@ -80,13 +82,15 @@ def smallest(
     candidates: int | None = None,
     seed: int = 0,
     unit: str = "feature",
-    subspace: Subspace | Tensor | None = None,
+    subspace: Subspace | Tensor | str | None = None,
+    weights: Tensor | Sequence[float] | None = None,
+    schema: Schema | str | None = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """The smallest perturbation that `budget` passes (forwards plus backward rows, per sample) can find.
 
     Args:
-        model, x, bounds, labels, target, goal, mask, subspace, threshold: as for `deepfool`.
+        model, x, bounds, labels, target, goal, mask, subspace, weights, schema, threshold: as for `deepfool`.
         p: 1, 2 or inf; 0 for as few changed features as possible, inside bounds.
         budget: passes per sample; 50 is quick, 100 the default, 1000 for reference values; None for as many as it takes
             until restarts no longer help. A larger budget continues a smaller one, and never gives a larger
@@ -113,7 +117,10 @@ def smallest(
         search(task, budget, candidates or LINEARISED, seed).run()
 
     norms = (0, 1, 2, math.inf)
-    return run(body, model, x, p=p, norms=norms, classes=True, unmask=True, unit=unit, subspace=subspace, **shared)
+    return run(
+        body, model, x, p=p, norms=norms, classes=True, unmask=True, unit=unit, subspace=subspace, weights=weights,
+        schema=schema, **shared,
+    )  # fmt: skip
 
 
 class _Search:

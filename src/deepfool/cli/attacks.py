@@ -15,10 +15,13 @@ from deepfool.cli.output import echo, make_console
 if TYPE_CHECKING:
     from deepfool.attacks.shared.registry import Attack
 
-HAVE_OPTIONS = {"p": "--p", "bounds": "--bounds", "goal": "--goal"}
+HAVE_OPTIONS = {
+    "p": "--p", "bounds": "--bounds", "goal": "--goal", "weights": "--weights", "subspace": "--subspace",
+    "schema": "--schema",
+}  # fmt: skip
 """Arguments of an attack that have an option of their own."""
 
-IN_PYTHON_ONLY = ("target", "mask", "subspace", "start", "threshold", "outputs")
+IN_PYTHON_ONLY = ("target", "mask", "start", "threshold", "outputs")
 """Left out of the list: they take tensors, or belong to the model or to a single image."""
 
 _COMMON = "deepfool evaluate --model lenet-mnist --data mnist-sample --limit 100 --attack"

@@ -5,14 +5,27 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepfool.cli.options import ARCH, ATTACK, GOAL, KNOB, MEAN, MODEL, NORM, STD, add_preprocessing
+from deepfool.cli.options import (
+    ARCH,
+    ATTACK,
+    GOAL,
+    KNOB,
+    MEAN,
+    MODEL,
+    NORM,
+    SCHEMA,
+    STD,
+    SUBSPACE,
+    WEIGHTS,
+    add_preprocessing,
+)
 from deepfool.cli.output import echo, make_console
 from deepfool.cli.progress import drawing, drawing_fetch, say
 
@@ -31,6 +44,9 @@ def evaluate_model(
     p: str = NORM,
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r within bounds (default: none)."),
     goal: str | None = GOAL,
+    weights: str | None = WEIGHTS,
+    subspace: str | None = SUBSPACE,
+    schema: str | None = SCHEMA,
     knob: list[str] = KNOB,
     out: str | None = typer.Option(None, metavar="DIR", help="The run folder (default: in runs/, named by the run)."),
     limit: int | None = typer.Option(None, metavar="N", help="Only the first N samples; a larger N extends the run."),
@@ -82,7 +98,7 @@ def evaluate_model(
                 compile=compile_model, save_perturbations=save_perturbations, skip_misclassified=skip_misclassified,
                 audit=audit, certify=certify, on_start=lambda folder: say(console, f"run folder: {folder}"),
                 on_progress=draw, on_stop=lambda: _say_stopping(console), loaded=samples,
-                **read_knobs(knob, evaluate),
+                **read_knobs(knob, evaluate, WHERE), **read_where(weights, subspace, schema),
             )  # fmt: skip
     except Interrupted as stopped:
         echo(str(stopped), err=True)
@@ -127,6 +143,18 @@ def read_folder(text: str) -> Path:
     if not text.strip():
         raise InputError("--out must name a folder, got an empty text.", hint="leave it out to use the default.")
     return Path(text)
+
+
+def read_where(weights: str | None, subspace: str | None, schema: str | None = None) -> dict[str, Any]:
+    """The knobs that say where an attack may go, and what each feature counts.
+
+    >>> read_where("1,2", None)
+    {'weights': [1.0, 2.0]}
+    """
+    from deepfool.runs.asking import read_weights
+
+    given = {"weights": None if weights is None else read_weights(weights), "subspace": subspace, "schema": schema}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def read_p(text: str) -> float:
@@ -204,17 +232,21 @@ HAVE_NO_OPTION = (
 """Arguments of the functions behind the commands that only the command may set."""
 
 
-def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None) -> dict[str, Any]:
+WHERE = ("weights", "subspace", "schema")
+"""Arguments of attacks that have an option of `deepfool evaluate`."""
+
+
+def read_knobs(texts: list[str], behind: Callable[..., Any] | None = None, also: Sequence[str] = ()) -> dict[str, Any]:
     """NAME=VALUE as JSON values if possible, else as text; `behind` is the function that the command calls.
 
-    Its own arguments are not knobs: they are options of the command.
+    Its own arguments are not knobs: they are options of the command, as are those named in `also`.
 
     >>> read_knobs(["max_iter=10", "levels=[1, 2]", "kind=fast", "eps=inf"])
     {'max_iter': 10, 'levels': [1, 2], 'kind': 'fast', 'eps': inf}
     """
     from deepfool.errors import InputError
 
-    own = {"model", "p", "bounds", "goal", *(inspect.signature(behind).parameters if behind else ())} - {
+    own = {"model", "p", "bounds", "goal", *also, *(inspect.signature(behind).parameters if behind else ())} - {
         "threshold",
         "outputs",
     }

@@ -22,6 +22,15 @@ GOAL: Any = typer.Option(
     metavar="GOAL",
     help="What counts as changed: top:5, margin:2, confidence:0.9, target:3; labels, label:4; within:0.5, passes:3.",
 )
+WEIGHTS: Any = typer.Option(
+    None, metavar="FILE", help="What each feature counts in the norm: a file (.npy, .json, text), or 1,0.5,2."
+)
+SUBSPACE: Any = typer.Option(
+    None, metavar="TEXT", help="Keep r to a subspace: band:1/8 (of the DCT), random:50, resolution:4, channel:0."
+)
+SCHEMA: Any = typer.Option(
+    None, metavar="FILE", help="What the columns of a table are and how they may change: a TOML or JSON file."
+)
 KNOB: Any = typer.Option(
     [], metavar="NAME=VALUE", help="A knob of the attack (deepfool attacks ATTACK lists them); may be repeated."
 )

@@ -73,7 +73,7 @@ def _tabulate(summary: Mapping[str, Any]) -> Markup:
 
 def _list_figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Name, value and interval of the most important figures."""
-    norm = name_norm(_read_number(summary["p"]))
+    norm = name_norm(_read_number(summary["p"]), weighted=summary["weighted"])
     yield "samples", f"{summary['samples']:,} of {summary['expected']:,}", ""
     if summary["classes_decide"]:
         yield "accuracy", *_write_share(summary["accuracy"])
@@ -111,7 +111,8 @@ def _draw(summary: Mapping[str, Any]) -> Iterator[Part]:
     if curve is None or not summary["status"]["FOOLED"]:
         return
     low, high = curve["band"]
-    norm, ends = name_norm(_read_number(summary["p"])), (curve["accuracy"][0], curve["accuracy"][-1])
+    norm = name_norm(_read_number(summary["p"]), weighted=summary["weighted"])
+    ends = (curve["accuracy"][0], curve["accuracy"][-1])
     size = Measure(summary["unit"]).name_size(norm)
     what = "accuracy" if curve["labelled"] else "decisions that hold"
     yield draw_curve(

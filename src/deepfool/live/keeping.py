@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from deepfool.attacks.shared.aims import read_goal
 from deepfool.attacks.shared.registry import find_attack, takes
 from deepfool.display.pixels import lay_out
 from deepfool.live.jobs import Event
@@ -17,7 +18,7 @@ from deepfool.live.questions import EFFORTS, Question
 from deepfool.live.scenes import Answer, Scene, send_picture
 from deepfool.reporting.picture import Panels, as_array, draw_panels
 from deepfool.reporting.rounding import round_adversarial
-from deepfool.reporting.single import measure
+from deepfool.reporting.single import judge_by, measure
 from deepfool.reporting.wording import format_percent, name_norm
 
 
@@ -43,7 +44,9 @@ def _keep_pictures(scene: Scene, best: Answer) -> dict[str, Any]:
         return told
     levels = (scene.x.double() * 255).round().to(torch.uint8).numpy()
     told["original"] = send_picture(lay_out(np.asarray(levels)))
-    rounded = round_adversarial(scene.f, scene.x.float(), best.r.float(), best.label)
+    aim, _ = read_goal(scene.asked.goal, scene.asked.target)
+    judge = judge_by(aim, scene.f, scene.x.unsqueeze(0))
+    rounded = round_adversarial(judge, scene.x.float(), best.r.float(), best.label)
     if rounded is None or (scene.asked.target is not None and rounded.label != scene.asked.target):
         return told
     norm, rho = measure(scene.x, rounded.x, scene.asked.p)
@@ -63,6 +66,8 @@ def write_command(scene: Scene, best: Answer) -> str:
         words += ["--knob", f"budget={asked.effort}"]
     if asked.target is not None:
         words += ["--knob", f"target={asked.target}"]
+    if asked.goal is not None:
+        words += ["--goal", asked.goal]
     return shlex.join([*words, "-o", "fooled.png"])
 
 
@@ -93,6 +98,8 @@ def write_python(scene: Scene, best: Answer) -> str:
         knobs.append("bounds=(rows.amin(0), rows.amax(0))")
     if asked.target is not None:
         knobs.append(f"target={asked.target}")
+    if asked.goal is not None:
+        knobs.append(f"goal={asked.goal!r}")
     if asked.mask is not None:
         if told not in lines:
             lines.append(told)

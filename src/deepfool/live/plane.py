@@ -103,7 +103,7 @@ def _find_second(scene: Scene, adv_label: int) -> tuple[int | None, Tensor | Non
     others = [k for k in order if k not in (scene.label, adv_label)][:RUNNERS_UP]
     if not others:
         return None, None
-    knobs = {**scene.knobs, "target": others}
+    knobs = {**scene.knobs, "target": others, "goal": None}
     many = scene.x.expand(len(others), *scene.x.shape).contiguous()
     found = deepfool(scene.f, many, p=scene.asked.p, max_iter=15, **knobs)
     if not bool(found.fooled.any()):

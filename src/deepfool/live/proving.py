@@ -25,14 +25,14 @@ def prove(scene: Scene) -> Iterator[Event]:
     asked, best = scene.asked, scene.best
     knobs = scene.knobs
     try:
-        cost = certifiable(scene.source.module, scene.x.unsqueeze(0), p=asked.p, seconds=SECONDS)
+        cost = certifiable(scene.source.module, scene.x.unsqueeze(0), p=asked.p, seconds=SECONDS, goal=knobs["goal"])
         if cost.seconds > LONGEST:
             why = f"no proof was tried: a pass over {cost.units:,} ReLUs would take about {cost.seconds:.0f} s"
             yield "bound", {"lower": 0.0, "exact": False, "reason": why}
             return
         found = certify(
             scene.source.module, scene.x.unsqueeze(0), p=asked.p, bounds=knobs["bounds"], mask=knobs["mask"],
-            target=knobs["target"], seconds=SECONDS,
+            target=knobs["target"], goal=knobs["goal"], seconds=SECONDS,
             upper=torch.tensor([math.inf if best is None else best.norm], dtype=torch.float64),
         )  # fmt: skip
     except DeepFoolError as error:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepfool.attacks.shared.aims import Top, read_goal
 from deepfool.attacks.shared.registry import ATTACKS
 from deepfool.errors import InputError
 from deepfool.live.drawing import fit_drawing
@@ -45,6 +46,8 @@ class Question:
     p: float
     bounds: tuple[Tensor, Tensor] | tuple[float, float] | None
     target: int | None
+    goal: str | None
+    """What counts as changed, as the attacks take it; None: another class."""
     mask: Tensor | None
     sides: tuple[Side, ...]
     effort: int
@@ -81,9 +84,10 @@ def read_question(sent: Any, exhibit: Exhibit) -> Question:
     effort = as_whole(sent.get("effort", 100))
     if effort not in EFFORTS:
         raise InputError(f"effort must be one of {', '.join(map(str, EFFORTS))}, got {sent.get('effort')!r:.40}.")
+    target = None if sent.get("target") is None else _read_whole(sent["target"], "target", max(exhibit.classes))
     return Question(
-        x=x, exact=exact, p=p, bounds=_read_bounds(sent.get("bounds"), exhibit),
-        target=None if sent.get("target") is None else _read_whole(sent["target"], "target", max(exhibit.classes)),
+        x=x, exact=exact, p=p, bounds=_read_bounds(sent.get("bounds"), exhibit), target=target,
+        goal=_read_goal(sent.get("goal"), target, exhibit),
         mask=_read_mask(sent.get("mask"), exhibit), sides=_read_sides(sent.get("sides"), exhibit), effort=effort,
         random_plane=sent.get("plane") == "random",
         sample=int(given["index"]) if given.get("kind") == "sample" else None,
@@ -163,6 +167,20 @@ def read_bytes(sent: Any, count: int, name: str) -> np.ndarray[tuple[int], np.dt
     if len(found) != count:
         raise InputError(f"the {name} must have {count} bytes, got {len(found)} that can be read.")
     return np.frombuffer(found, np.uint8)
+
+
+def _read_goal(sent: Any, target: int | None, exhibit: Exhibit) -> str | None:
+    """What counts as changed: a goal of classes that goes with the target; None for another class."""
+    if sent is None or sent == "other":
+        return None
+    if not isinstance(sent, str) or sent.startswith("target"):
+        raise InputError(f"goal must be a text such as top:3, got {sent!r:.40}.")
+    aim, _ = read_goal(sent, target)
+    if aim.reads != "classes":
+        raise InputError(f"the goal {aim} is not about classes, which the page shows.", hint="use deepfool evaluate.")
+    if isinstance(aim, Top) and aim.k >= min(exhibit.classes):
+        raise InputError(f"the goal {aim} needs more than {aim.k} classes, got {min(exhibit.classes)}.")
+    return str(aim)
 
 
 def _read_bounds(sent: Any, exhibit: Exhibit) -> tuple[Tensor, Tensor] | tuple[float, float] | None:

@@ -83,7 +83,7 @@ class Scene:
         if bounds is not None:
             low, high = (torch.as_tensor(bound).to(self.dtype) for bound in bounds)
             bounds = (low, high)
-        return {"bounds": bounds, "target": asked.target, "mask": asked.mask}
+        return {"bounds": bounds, "target": asked.target, "goal": asked.goal, "mask": asked.mask}
 
     def probabilities(self, points: Tensor) -> Tensor:
         """(n, ...) points to (n, classes), in batches that leave room to stop."""

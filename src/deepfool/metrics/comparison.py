@@ -17,6 +17,7 @@ from deepfool.metrics.robustness import rho_adv
 from deepfool.outcomes import Status
 from deepfool.runs.records import Run
 from deepfool.runs.rows import Floats, Records
+from deepfool.runs.weighing import find_weights
 from deepfool.values import check_number
 
 FEWEST = 20
@@ -178,11 +179,17 @@ def check_same_data(a: Run, b: Run) -> None:
 def shared_norm(a: Run, b: Run, norm: str | None) -> str:
     """The norm to compare in: the given one, or the one that both attacks minimised."""
     check_runs(a, b)
+    weights = [find_weights(run.identity["attack"]["knobs"]) for run in (a, b)]
+    if weights[0] != weights[1]:
+        raise RunError(
+            "the runs weigh features differently, so their distances do not compare.",
+            hint="measure both with the same weights.",
+        )
     if norm is not None and norm != "p":
         return check_norm(norm)
     if a.p != b.p:
         raise RunError(
-            f"the runs minimise different norms, l{a.p:g} and l{b.p:g}.", hint="choose one: --norm l2, l1 or linf."
+            f"the runs minimise different norms, {a.norm} and {b.norm}.", hint="choose one: --norm l2, l1 or linf."
         )
     if a.unit != b.unit:
         raise RunError(f"the runs count different things, {a.unit}s and {b.unit}s.", hint="choose a norm: --norm l2.")

@@ -194,7 +194,7 @@ def _plan_rho(name: str, wanted: float, point: bool, find: Callable[..., Finding
 
 
 def _find_rho(subject: Subject, least: float, point: bool) -> Finding:
-    records, what = subject.records, f"rho_adv in l{subject.run.p:g}"
+    records, what = subject.records, f"rho_adv in {subject.run.norm}"
     ratios = relative_distances(records, "p")
     if not len(ratios):
         return Finding(None, f"{what} is not known: no sample has a relative distance")
@@ -209,7 +209,7 @@ def _find_rho(subject: Subject, least: float, point: bool) -> Finding:
 
 
 def _find_certified(subject: Subject, least: float, point: bool) -> Finding:
-    what, found = f"certified rho_adv in l{subject.run.p:g}", find_bracket(subject.records)
+    what, found = f"certified rho_adv in {subject.run.norm}", find_bracket(subject.records)
     if found is None:
         return Finding(None, f"{what} is not known: the run was not certified (deepfool certify)")
     if not found.count:
@@ -259,7 +259,7 @@ def _find_fooled(subject: Subject, most: float, eps: float) -> Finding:
     if math.isnan(found):
         return Finding(None, "no sample was searched")
     also = "" if found == worst else f" ({format_number(found)} found, the rest have no answer and count as changed)"
-    why = f"{format_number(worst)} of the decisions change within l{subject.run.p:g} eps {eps:g}{also}"
+    why = f"{format_number(worst)} of the decisions change within {subject.run.norm} eps {eps:g}{also}"
     return Finding(worst <= most, why)
 
 
@@ -276,7 +276,7 @@ def _find_accuracy(subject: Subject, least: float, eps: float | None) -> Finding
     if eps is None:
         value = clean_accuracy(records).value
         return Finding(value >= least, f"the accuracy is {format_number(value)}")
-    where, (value, upper) = f"the accuracy within l{subject.run.p:g} eps {eps:g}", accuracy_at(records, eps)
+    where, (value, upper) = f"the accuracy within {subject.run.norm} eps {eps:g}", accuracy_at(records, eps)
     if value < upper:
         why = f"{where} is {format_number(value)} where samples without an answer count as wrong"
         return Finding(value >= least, why)

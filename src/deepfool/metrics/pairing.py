@@ -147,7 +147,7 @@ def _read(run: Run) -> Records:
 
 def name_norm(run: Run, norm: str) -> str:
     """The norm of a comparison: "p" is that of the attack."""
-    return f"l{run.p:g}" if norm == "p" else norm
+    return run.norm if norm == "p" else norm
 
 
 def _describe(run: Run) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepfool.runs.records import Run
 
-QUESTION = ("bounds", "target", "goal", "mask", "threshold", "outputs")
+QUESTION = ("bounds", "target", "goal", "mask", "subspace", "weights", "schema", "threshold", "outputs")
 """The knobs that say what is looked for, not how."""
 
 
@@ -28,7 +28,7 @@ def find_differences(a: Run, b: Run) -> list[str]:
     if other:
         found.append(f"attack {a.identity['attack']['name']} and {b.identity['attack']['name']}")
     if a.p != b.p:
-        found.append(f"norm l{a.p:g} and l{b.p:g}")
+        found.append(f"norm {a.norm} and {b.norm}")
     elif a.unit != b.unit:
         found.append(f"unit {a.unit} and {b.unit}")
     mine, theirs = a.identity["attack"]["knobs"], b.identity["attack"]["knobs"]
@@ -67,6 +67,8 @@ def say_value(value: Any) -> str:
     >>> say_value(None), say_value([0, 1]), say_value({"shape": [1, 28, 28], "sha256": "ab"})
     ('none', '[0, 1]', 'a tensor of shape [1, 28, 28]')
     """
+    if isinstance(value, Mapping) and "feature" in value:
+        return f"a schema of {len(value['feature'])} features"
     if isinstance(value, Mapping):
         return f"a tensor of shape {value.get('shape')}"
     return "none" if value is None else str(value)

@@ -35,10 +35,12 @@ class Setup:
     """Those that differ from the defaults of the attack, and how hard it searched."""
     usual: bool
     """Whether all knobs but the bounds have their defaults."""
+    weighted: bool = False
+    """Whether features count differently in the norm."""
 
     @property
     def norm(self) -> str:
-        return f"l{self.p:g}"
+        return f"{'weighted ' * self.weighted}l{self.p:g}"
 
     @property
     def in_bounds(self) -> str:
@@ -60,7 +62,7 @@ class Setup:
         >>> Setup("smallest", 2.0, None, {"budget": 1000, "candidates": 5}, False).in_knobs
         'budget 1000, candidates 5'
         """
-        return ", ".join(f"{name} {_short(value)}" for name, value in self.knobs.items())
+        return ", ".join(_tell(name, value) for name, value in self.knobs.items())
 
     @property
     def search(self) -> str:
@@ -85,7 +87,7 @@ def describe_setup(run: Run) -> Setup:
     name, given = str(attack["name"]), attack["knobs"]
     unusual = find_unusual(attack)
     knobs = {each: given[each] for each in EFFORT if given.get(each) is not None}
-    return Setup(name, run.p, given.get("bounds"), knobs | unusual, not unusual)
+    return Setup(name, run.p, given.get("bounds"), knobs | unusual, not unusual, run.weighted)
 
 
 def find_unusual(attack: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +103,19 @@ def find_unusual(attack: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in attack["knobs"].items()
         if name != "bounds" and (usual[name] != value if name in usual else value is not None)
     }
+
+
+def _tell(name: str, value: Any) -> str:
+    """A knob in words: of many numbers only how many they are.
+
+    >>> _tell("weights", [1.0, 2.0]), _tell("max_iter", 50)
+    ('weights of 2 features', 'max_iter 50')
+    """
+    if name == "weights" and isinstance(value, list):
+        return f"weights of {len(value)} features"
+    if name == "schema" and isinstance(value, Mapping):
+        return f"schema of {len(value.get('feature', ()))} features"
+    return f"{name} {_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -57,6 +57,7 @@ def write_words(run: Run, records: Records, audit: Audit | None = None, *, rank:
         *tell_proofs(head),
         "" if lead.startswith("On average") and not head.unanswered else _tell_mean(run, head),
         _tell_goal(run),
+        _tell_where(run),
         _tell_median(records),
         _tell_bounds(setup, has_pixels(run, records)) if head.answered.count else "",
         rank if head.comparable else "",
@@ -171,6 +172,19 @@ def _tell_goal(run: Run) -> str:
     if str(knobs["goal"]).startswith("target:"):
         return f"The decision counts as changed where it is class {str(knobs['goal'])[7:]}."
     return f"The decision counts as changed where {find_goal(knobs).words}."
+
+
+def _tell_where(run: Run) -> str:
+    """Where the perturbations may lie and what features count, where that is not everywhere and all the same."""
+    knobs, told = run.identity["attack"]["knobs"], []
+    if run.weighted:
+        told.append("Features are weighted: sizes are norms of weights × r, relative to weights × x.")
+    if knobs.get("schema") is not None:
+        told.append("The perturbed rows are valid ones of a schema, and the smallest that were found.")
+    if knobs.get("subspace") is not None:
+        which = knobs["subspace"] if isinstance(knobs["subspace"], str) else "the span of a given basis"
+        told.append(f"The perturbations are kept to a subspace: {which}.")
+    return " ".join(told)
 
 
 def _tell_median(records: Records) -> str:

@@ -78,7 +78,8 @@ def import_plotting(name: str, purpose: str) -> Any:
 
 
 def _norm(run: Run) -> str:
-    return r"$\ell_\infty$" if np.isinf(run.p) else rf"$\ell_{{{run.p:g}}}$"
+    symbol = r"$\ell_\infty$" if np.isinf(run.p) else rf"$\ell_{{{run.p:g}}}$"
+    return f"{'weighted ' * run.weighted}{symbol}"
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -191,8 +191,8 @@ def _make_part(
     audit = read_audit(run, len(records))
     headline = choose_headline(run, records, audit)
     return Part(
-        run=run, records=records, name=name, norm=wording.name_norm(run.p, run.unit), setup=describe_setup(run),
-        measure=describe_measure(run),
+        run=run, records=records, name=name, norm=wording.name_norm(run.p, run.unit, run.weighted),
+        setup=describe_setup(run), measure=describe_measure(run),
         headline=headline, bracket=draw_bracket(headline.bracket), rho=rho_adv(records, "p"),
         rho_l2=rho_adv(records, "l2"), accuracy=clean_accuracy(records), fooled=share_fooled(records),
         median=quantile(relative_distances(records, "p"), 0.5), radii=accuracy_at_radii(run, records, eps),

@@ -165,7 +165,8 @@ def _view(member: _Member, index: int, factor: float) -> View:
     if records.status[i] != Status.FOOLED:
         skipped = records.status[i] == Status.MISCLASSIFIED
         return View(member.place, before, "", "skipped: misclassified" if skipped else "no answer")
-    facts = f"{format_percent(float(records.ratio('p')[i]))} · {name_norm(member.run.p, member.run.unit)} "
+    run = member.run
+    facts = f"{format_percent(float(records.ratio('p')[i]))} · {name_norm(run.p, run.unit, run.weighted)} "
     facts += format_number(float(records.r["p"][i]))
     perturbed = perturbation = ""
     if member.stored is not None and index in member.pictures:

@@ -19,10 +19,11 @@ __all__ = ["list_facts", "read_verification", "repeat_command"]
 
 
 def repeat_command(run: Run) -> str | None:
-    """The command that produces the same rows; None if the model or the data were objects in memory."""
+    """The command that produces the same rows; None if the model or the data were objects in memory, or
+    there is a schema, whose file is not known."""
     model, data, identity = run.manifest["model"], run.manifest["data"], run.identity
     spec = str(model["spec"])
-    if data["spec"] is None or not _is_spec(spec):
+    if data["spec"] is None or not _is_spec(spec) or identity["attack"]["knobs"].get("schema") is not None:
         return None
     words = ["deepfool", "evaluate", "--model", spec, "--data", str(data["spec"])]
     words += ["--attack", str(identity["attack"]["name"]), "--p", _plain(identity["p"])]
@@ -59,6 +60,12 @@ def _repeat_knobs(attack: Mapping[str, Any]) -> list[str]:
     for name, value in find_unusual(attack).items():
         if name == "goal":
             continue
+        if name == "subspace" and isinstance(value, str):
+            words += ["--subspace", value]
+            continue
+        if name == "weights":
+            words += ["--weights", ",".join(map(repr, value))]
+            continue
         words += ["--knob", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
 
@@ -79,7 +86,7 @@ def list_facts(run: Run) -> list[tuple[str, str]]:
         ("data", f"{data['name']}, split {data['split']}, samples {_shorten(str(identity['indices']))}"),
         ("data, SHA-256", str(identity["data"]["sha256"])),
         ("attack", str(identity["attack"]["name"])),
-        ("norm", name_norm(run.p, run.unit)),
+        ("norm", name_norm(run.p, run.unit, run.weighted)),
         *((f"knob {name}", _format_value(value)) for name, value in identity["attack"]["knobs"].items()),
         ("precision", str(identity["dtype"])),
         ("seed", str(identity["seed"])),
@@ -106,6 +113,8 @@ def _list_session(sessions: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _format_value(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, Mapping) and "feature" in value:
+        return json.dumps(value["feature"])
     if isinstance(value, Mapping):
         return f"a tensor of shape {value.get('shape')}, SHA-256 {str(value.get('sha256'))[:16]}"
     return str(value)

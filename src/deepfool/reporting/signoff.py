@@ -77,7 +77,7 @@ def make_signoff(run: Run, records: Records, audit: Audit | None, criteria: Crit
 def _list_measured(run: Run, records: Records) -> list[tuple[str, str]]:
     identity, data = run.identity, run.manifest["data"]
     knobs = identity["attack"]["knobs"]
-    bounds = knobs.get("bounds")
+    bounds, norm = knobs.get("bounds"), name_norm(run.p, run.unit, run.weighted)
     other = ", ".join(
         f"{name} {_say(value)}" for name, value in knobs.items() if name != "bounds" and value is not None
     )
@@ -85,7 +85,7 @@ def _list_measured(run: Run, records: Records) -> list[tuple[str, str]]:
     facts = [
         ("model", str(run.manifest["model"]["spec"])),
         ("data", f"{data['name']}, {data['split']}, {len(records):,} of {run.expected:,} samples"),
-        ("attack", f"{identity['attack']['name']} in {name_norm(run.p, run.unit)}, {_say_bounds(bounds)}"),
+        ("attack", f"{identity['attack']['name']} in {norm}, {_say_bounds(bounds)}"),
         ("settings", other or "none"),
         ("precision, seed", f"{identity['dtype']}, {identity['seed']}"),
         ("versions", _say_versions(run, sessions)),
@@ -97,6 +97,9 @@ def _list_measured(run: Run, records: Records) -> list[tuple[str, str]]:
 
 
 def _say(value: Any) -> str:
+    many = value.get("feature") if isinstance(value, dict) else value
+    if isinstance(many, list) and (many is not value or len(many) > 8):
+        return f"of {len(many)} features"
     if isinstance(value, dict):
         return "given as a tensor"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -127,7 +130,7 @@ def _list_result(run: Run, records: Records, audit: Audit | None) -> list[tuple[
     accuracy, aim = clean_accuracy(records), find_goal(run.identity["attack"]["knobs"])
     right = "not known" if math.isnan(accuracy.value) else format_percent(accuracy.value)
     return [
-        (f"ρ in {name_norm(run.p, run.unit)}", rho),
+        (f"ρ in {name_norm(run.p, run.unit, run.weighted)}", rho),
         *_list_certified(records),
         ("decisions changed", f"{int(records.fooled.sum()):,} of {searched:,}"),
         ("accuracy", right) if aim.reads == "classes" else ("a decision changes where", aim.words),

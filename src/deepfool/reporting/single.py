@@ -180,12 +180,12 @@ def attack_one(
         attack=name_attack(attack), p=p, fooled=bool(found.fooled[0]), label=int(found.label[0]),
         adv_label=int(found.adv_label[0]), before=_rank(source, before), after=_rank(source, after), norm=size,
         rho=rho, iterations=int(found.iterations[0]), reason=found.reason[0], r=r,
-        classifier=_judge_by(aim, f, x.unsqueeze(0)),
+        classifier=judge_by(aim, f, x.unsqueeze(0)),
         unit=found.unit if p == 0 else "",
     )  # fmt: skip
 
 
-def _judge_by(aim: Aim, f: Classifier, x: Tensor) -> Classifier:
+def judge_by(aim: Aim, f: Classifier, x: Tensor) -> Classifier:
     """The classifier whose label changes where the goal is reached for this image."""
     with f.frozen(), torch.no_grad():
         read = open_aim(aim, f(x)).read

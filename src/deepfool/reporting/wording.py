@@ -21,15 +21,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-def name_norm(p: float, unit: str = "") -> str:
+def name_norm(p: float, unit: str = "", weighted: bool = False) -> str:
     """The usual symbol of a norm; for p = 0 with what is counted, if that is not features.
 
     >>> name_norm(2.0), name_norm(math.inf), name_norm(1.5), name_norm(0, "pixel")
     ('ℓ2', 'ℓ∞', 'ℓ1.5', 'ℓ0 (pixels)')
+    >>> name_norm(2.0, weighted=True)
+    'weighted ℓ2'
     """
     if unit == "pixel":
         return "ℓ0 (pixels)"
-    return "ℓ∞" if math.isinf(p) else f"ℓ{p:g}"
+    return f"{'weighted ' * weighted}{'ℓ∞' if math.isinf(p) else f'ℓ{p:g}'}"
 
 
 def name_setup(setup: Setup) -> str:
@@ -38,7 +40,7 @@ def name_setup(setup: Setup) -> str:
     >>> name_setup(Setup("deepfool", math.inf, [0, 1], {"max_iter": 50}, True))
     'deepfool, ℓ∞, in [0, 1], max_iter 50'
     """
-    return str(setup).replace(setup.norm, name_norm(setup.p), 1)
+    return str(setup).replace(setup.norm, name_norm(setup.p, weighted=setup.weighted), 1)
 
 
 def format_bound(estimate: Estimate) -> str:

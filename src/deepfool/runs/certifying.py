@@ -26,6 +26,7 @@ from deepfool.errors import RunError
 from deepfool.models.sources import Source
 from deepfool.outcomes import Proof, Status
 from deepfool.runs import manifests
+from deepfool.runs.asking import refuse_proof
 from deepfool.runs.execution import choose_device
 from deepfool.runs.local import run_here, run_in_processes
 from deepfool.runs.proofs import CERTIFICATES, QUESTION, describe_question, find_end
@@ -103,6 +104,7 @@ def certify_rows(
         knobs=dict(_read_knobs(run) if knobs is None else knobs), device=device, dtype=run.identity["dtype"],
         certify=seconds,
     )  # fmt: skip
+    refuse_proof(job.knobs)
     kind = {"device": device, "dtype": DTYPES[job.dtype]}
     f = read_classifier(copy.deepcopy(source.module).to(**kind), job.knobs)
     first = samples.batch([wanted[0]["index"]]).to(**kind)

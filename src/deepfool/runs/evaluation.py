@@ -26,7 +26,9 @@ from deepfool.certificates.checking import certifiable
 from deepfool.datasets import Data, load
 from deepfool.errors import InputError, RunError
 from deepfool.models.sources import Source, resolve
+from deepfool.norms import check_p
 from deepfool.runs import consistency, manifests
+from deepfool.runs.asking import make_plain, refuse_proof
 from deepfool.runs.audit.auditing import audit_at_the_end, is_audited
 from deepfool.runs.cautions import list_cautions
 from deepfool.runs.certifying import certify_rows
@@ -154,7 +156,7 @@ def evaluate(
         on_progress: called with a `Progress` after each batch.
         on_stop: called at the first Ctrl-C; the batch is then finished, unless Ctrl-C is pressed again.
         loaded: the data, if you have loaded it from its name already; `data` is still what the manifest says.
-        **knobs: other arguments of the attack, such as `overshoot` or `max_iter`.
+        **knobs: other arguments of the attack, such as `overshoot`, `max_iter`, `weights` or `subspace`.
 
     >>> import tempfile
     >>> data = (torch.rand(20, 4), torch.zeros(20, dtype=torch.long))
@@ -176,7 +178,7 @@ def evaluate(
     samples = load(data, split=split, size=size) if loaded is None else loaded
     selection = manifests.select(len(samples), limit=limit, indices=indices, shard=shard)
     source = _resolve_untouched(model, arch)
-    aim, _ = read_goal(goal)
+    aim, told = read_goal(goal)[0], {} if goal is None or goal == "other" else {"goal": str(goal)}
     if aim.reads == "classes":
         samples = match_labels(source, samples)
         check_true_labels(source, samples, selection)
@@ -187,7 +189,7 @@ def evaluate(
         model, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed,
         skip_misclassified=skip_misclassified, keep_perturbations=save_perturbations, compile=compile,
         may_halve=isinstance(batch_size, str), certify=certify,
-        knobs={**knobs, **_given(bounds=bounds, goal=None if goal is None or goal == "other" else str(goal))},
+        knobs={**make_plain(knobs, samples.batch([int(selection[0])]), check_p(p)), **_given(bounds=bounds, **told)},
     )  # fmt: skip
     if skip_misclassified and bool((samples.labels[selection] < 0).any()):
         raise InputError(
@@ -195,6 +197,7 @@ def evaluate(
         )
     together = _choose_batch_size(batch_size, samples, device)
     if certify is not None:
+        refuse_proof(job.knobs)
         f = read_classifier(copy.deepcopy(source.module).to(dtype=DTYPES[dtype]), job.knobs)
         first = samples.batch(selection[:1].tolist()).to(DTYPES[dtype])
         certifiable(f, first, p=job.p, seconds=certify, goal=find_goal(job.knobs))

@@ -32,6 +32,7 @@ from deepfool.runs.columns import UnusualRowsError
 from deepfool.runs.kept import read_records
 from deepfool.runs.proofs import join, read_certificates
 from deepfool.runs.rows import Bools, Ints, Records, Row, decode_row, join_columns
+from deepfool.runs.weighing import find_weights
 from deepfool.values import check_path
 
 MANIFEST = "manifest.json"
@@ -71,6 +72,16 @@ class Run:
     def unit(self) -> str:
         """What p = 0 counts, "feature" or "pixel"; empty where a norm was measured."""
         return str(self.identity["attack"]["knobs"].get("unit") or "feature") if self.p == 0 else ""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether features count differently in the norms."""
+        return find_weights(self.identity["attack"]["knobs"]) is not None
+
+    @property
+    def norm(self) -> str:
+        """The norm of the attack in words: l2, or weighted l2."""
+        return f"{'weighted ' * self.weighted}l{self.p:g}"
 
     @property
     def expected(self) -> int:

@@ -24,6 +24,7 @@ from deepfool.norms import norm, norm_of_whole
 from deepfool.runs.execution import choose_device
 from deepfool.runs.records import Run, refuse_code
 from deepfool.runs.rows import Row
+from deepfool.runs.weighing import weigh
 from deepfool.runs.worker import DTYPES
 
 TOLERANCE = 1e-5
@@ -112,7 +113,7 @@ def verify(
         if fooled:
             x = samples.batch([row["index"] for row in fooled])
             r_kept = torch.from_numpy(r[keep]).to(device)
-            _verify_batch(found, trials, fooled, x.to(device), r_kept, own, run.p, run.unit)
+            _verify_batch(found, trials, fooled, x.to(device), r_kept, own, run)
         on_progress(found.rows, run.expected)
     return found
 
@@ -210,14 +211,14 @@ def _cut(y: Tensor, batch_size: int | None) -> Sequence[Tensor]:
 
 def _verify_batch(
     found: Verification, trials: Sequence[tuple[Trial, _Look | None]], rows: Sequence[Row], x: Tensor, r: Tensor,
-    own: torch.dtype, p: float, unit: str,
+    own: torch.dtype, run: Run,
 ) -> None:  # fmt: skip
     index = [row["index"] for row in rows]
     label = torch.tensor([row["label"] for row in rows], device=x.device)
     adv_label = torch.tensor([row["adv_label"] for row in rows], device=x.device)
     found.fooled += len(rows)
     x = x.to(own)
-    found.wrong_norms += _compare_norms(rows, x, r, p, unit)
+    found.wrong_norms += _compare_norms(rows, x, r, run)
     clean = trials[0][1]
     if clean is not None:
         off = (clean(x, torch.zeros_like(r), label) != label).tolist()
@@ -240,13 +241,13 @@ def _verify_batch(
         trial.lost = (trial.lost + [i for i, gone in zip(index, lost, strict=True) if gone])[:20]
 
 
-def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, p: float, unit: str) -> list[int]:
+def _compare_norms(rows: Sequence[Row], x: Tensor, r: Tensor, run: Run) -> list[int]:
     """The samples whose norms in the rows differ from those of the stored r, or of x."""
     wrong: set[int] = set()
-    channels = count_channels(unit or "feature", p, x)
+    channels = count_channels(run.unit or "feature", run.p, x)
     for side, values, measure in (("r", r, norm), ("x", x, norm_of_whole)):
-        flat = values.flatten(1).double()
-        for name, size in (("l1", 1.0), ("l2", 2.0), ("linf", math.inf), ("p", p)):
+        flat = weigh(values.flatten(1).double(), run.identity["attack"]["knobs"])
+        for name, size in (("l1", 1.0), ("l2", 2.0), ("linf", math.inf), ("p", run.p)):
             now = measure(flat, size, channels).cpu().numpy()
             then = np.array([row[f"{side}_{name}"] for row in rows], np.float64)
             off = ~np.isclose(now, then, rtol=TOLERANCE, atol=1e-12)

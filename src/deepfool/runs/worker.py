@@ -31,7 +31,11 @@ from deepfool.norms import check_p, norm, norm_of_whole
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.runs.proving import prove
 from deepfool.runs.rows import Group, Row
+from deepfool.runs.weighing import weigh
 from deepfool.values import check_count
+
+LATER = ("goal", "subspace", "weights", "schema")
+"""Knobs that are left out where they are not given: runs from before they existed can be resumed."""
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 
@@ -108,8 +112,8 @@ def describe_job(
         raise InputError(f"the attack {name_attack(attack)} takes no labels, so it cannot skip misclassified samples.")
     complete = complete_knobs(function, knobs)
     complete.pop("p", None)  # belongs to the run
-    for name in ("goal", "subspace"):
-        if complete.get(name) is None:  # runs from before there were goals can be resumed
+    for name in LATER:
+        if complete.get(name) is None:
             complete.pop(name, None)
     return Job(
         # Workers can build the model of a spec themselves; anything else has to be sent to them.
@@ -207,7 +211,7 @@ class Worker:
             torch.manual_seed((job.seed * 1_000_003 + batch.index[0]) % 2**63)
             found = run_attack(self.attack, self.f, x, given)
         self._check(found)
-        rows = make_rows(batch, x, found, job.p)
+        rows = make_rows(batch, x, found, job.p, job.knobs)
         seconds = (time.perf_counter() - begin) / len(rows)
         r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
         rows = [{**row, "seconds": round(seconds, 9)} for row in rows]
@@ -303,8 +307,11 @@ def _make_portable(error: Exception) -> DeepFoolError:
     return error if isinstance(error, DeepFoolError) else RunError(f"a worker raised {type(error).__name__}: {error}")
 
 
-def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row]:
-    """The rows of a batch. Norms are computed here, in float64, from the r that the attack returned.
+def make_rows(
+    batch: Batch, x: Tensor, found: Adversarial, p: float, knobs: Mapping[str, Any] | None = None
+) -> list[Row]:
+    """The rows of a batch. Norms are computed here, in float64, from the r that the attack returned; with the weights
+    of the run, if it has some.
 
     >>> x = torch.zeros(1, 2)
     >>> from deepfool import deepfool
@@ -313,7 +320,7 @@ def make_rows(batch: Batch, x: Tensor, found: Adversarial, p: float) -> list[Row
     5
     """
     sizes = {"l1": 1.0, "l2": 2.0, "linf": math.inf, "p": p}
-    r_flat, x_flat = (each.detach().flatten(1).double() for each in (found.r, x))
+    r_flat, x_flat = (weigh(each.detach().flatten(1).double(), knobs or {}) for each in (found.r, x))
     channels = count_channels(found.unit, p, x)
     r_norms = {name: norm(r_flat, size, channels).tolist() for name, size in sizes.items()}
     x_norms = {name: norm_of_whole(x_flat, size, channels).tolist() for name, size in sizes.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -162,6 +163,30 @@ def check_mask(mask: Tensor, like: Tensor) -> Tensor:
             "mask must say of each feature whether it may change, got NaN.", hint="True or 1 where it may, else 0."
         )
     return full != 0
+
+
+def check_weights(weights: Any, x: Tensor, p: float) -> Tensor:
+    """What each feature counts in the norm, as (d,): positive numbers, one for each feature of a sample; or an error.
+
+    >>> check_weights([1, 2], torch.zeros(5, 2), 2)
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    given = as_tensor(weights, "weights", "positive numbers, one per feature", torch.device("cpu"), torch.float64)
+    shape = tuple(x.shape[1:])
+    if given.is_complex() or given.dtype == torch.bool:
+        raise InputError(f"weights must hold real numbers, got {given.dtype}.")
+    if given.numel() != math.prod(shape):
+        raise InputError(
+            f"weights must have one number for each feature of a sample, {shape}, got {tuple(given.shape)}."
+        )
+    flat = given.double().reshape(-1)
+    if not bool(((flat > 0) & flat.isfinite()).all()):
+        raise InputError(
+            "weights must be positive and finite.", hint="mask= (or a schema) says which features may not change."
+        )
+    if p == 0:
+        raise InputError("weights do not go with p = 0, which counts features.", hint="p=1, 2 or inf.")
+    return flat
 
 
 def _spread_out(value: float | Tensor, like: Tensor, name: str) -> Tensor:

@@ -31,12 +31,13 @@ from deepfool.attacks.shared.arguments import (
     check_mask,
     check_room,
     check_threshold,
+    check_weights,
     count_channels,
     spread_target,
 )
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.goals import Leave, Reach
-from deepfool.attacks.shared.lifting import check_subspace, run_in
+from deepfool.attacks.shared.lifting import check_subspace, run_in, run_weighted
 from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.registry import SHARED
 from deepfool.attacks.shared.rounding import Rounding
@@ -112,14 +113,16 @@ def run(
     unmask: bool = False,
     unit: str = "feature",
     subspace: Any = None,
+    weights: Any = None,
+    schema: Any = None,
     **shared: Unpack[Shared],
 ) -> Adversarial:
     """Run the body of an attack on a checked task and return what it found.
 
     `norms` are those that the attack works in (None: any p >= 1); `classes` says that it begins with the gradients of
     several classes at x_0, so that the first forward pass is kept for them; `unmask` that it sees through operations
-    that hide gradients; `unit` is what p = 0 counts; `subspace` are the directions in which the inputs may change (see
-    `lifting`).
+    that hide gradients; `unit` is what p = 0 counts; `subspace` are the directions in which the inputs may change, and
+    `weights` what each feature counts (see `lifting`); `schema` what the features of a table are (see `validity`).
     """
     from deepfool.attacks.shared.ray import shorten  # it needs a Task itself
 
@@ -135,16 +138,34 @@ def run(
     channels = count_channels(unit, p, x)
     if len(x) == 0:
         return Adversarial.empty(x, p, unit)
+    search = partial(run, body, norms=norms, tighten=tighten, classes=classes, unmask=unmask, unit=unit)
+    own: dict[str, Any] = {"bounds": None, "threshold": None, "outputs": "auto", **shared}
+    if schema is not None:
+        return _run_valid(schema, search, model, x, p, subspace, weights, own)
     if subspace is not None:
-        search = partial(run, body, norms=norms, tighten=tighten, classes=classes, unmask=unmask, unit=unit)
-        own: dict[str, Any] = {"bounds": None, "threshold": None, "outputs": "auto", **shared}
-        return run_in(check_subspace(subspace, x, p, own.pop("mask", None)), search, model, x, p=p, **own)
+        chosen = check_subspace(subspace, x, p, own.pop("mask", None), weights)
+        return run_in(chosen, partial(search, weights=weights), model, x, p=p, **own)
+    if weights is not None:
+        mask = own.pop("mask", None)
+        return run_weighted(check_weights(weights, x, p), search, model, x, p=p, mask=mask, **own)
     with prepare(model, x, p=p, classes=classes, unmask=unmask, channels=channels, **shared) as task:
         if len(task.rows):
             body(task)
         if tighten:
             shorten(task)
         return task.result()
+
+
+def _run_valid(
+    schema: Any, search: Callable[..., Adversarial], model: Any, x: Tensor, p: float, subspace: Any, weights: Any,
+    own: dict[str, Any],
+) -> Adversarial:  # fmt: skip
+    from deepfool.attacks.shared.validity import run_valid  # it needs a Task itself
+
+    if subspace is not None:
+        raise InputError("a schema and a subspace are given: leave one of them out.")
+    given = {"bounds": None, "mask": None, **own}
+    return run_valid(schema, run, search, model, x, p=p, weights=weights, **given)
 
 
 @contextmanager

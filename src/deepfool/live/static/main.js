@@ -23,7 +23,7 @@ function question() {
   const p = document.querySelector("[name=p]:checked").value, bounds = element("bounds").value;
   return {
     input, p: p === "inf" ? p : Number(p), bounds: { unit: [0, 1], data: "data", none: null }[bounds],
-    target: element("target").value === "" ? null : Number(element("target").value),
+    target: element("target").value === "" ? null : Number(element("target").value), goal: element("goal").value || null,
     mask: row ? row.mask() : mask?.encoded() ?? null, effort: Number(element("effort").value), plane, sides: sidesAsked(),
   };
 }
@@ -48,6 +48,7 @@ function restore() {
     element("attack").value = asked.sides[0].attack;
     element("effort").value = asked.effort;
     element("target").value = asked.target ?? "";
+    showGoal(asked.goal ?? null);
     element("bounds").value = asked.bounds === "data" ? "data" : asked.bounds ? "unit" : "none";
     const other = asked.sides[1];
     element("compare").value = !other ? "" : other.model ? `model:${other.model}` : `attack:${other.attack}`;
@@ -133,13 +134,20 @@ function headline() {
         ? `${more.title} needs a change ${Number(times.toPrecision(3))} times as large.`
         : `${(more === first ? second : first).title} finds the smaller change, by a factor of ${Number(times.toPrecision(3))}.`;
     } else title.textContent = "One of the two did not change the decision.";
-  } else if (answer.fooled) title.replaceChildren("The model sees ", label, `. A change of ${ratio(answer.rho)} makes it `, to, ".");
+  } else if (answer.fooled && first.question.goal?.startsWith("top")) {
+    title.replaceChildren("The model sees ", label, `. A change of ${ratio(answer.rho)} puts it behind ${first.question.goal.slice(4)} others.`);
+  } else if (answer.fooled) title.replaceChildren("The model sees ", label, `. A change of ${ratio(answer.rho)} makes it `, to, told(first.question.goal), ".");
   else title.replaceChildren("The model sees ", label, `, and ${answer.attack} could not change that.`);
   const thing = about.kind === "picture" ? "image" : "input", asked = first.question;
   const where = asked.mask ? ", where it may change" : "", into = asked.target === null ? "" : ` into ${first.name(asked.target)}`;
   const truth = first.input.true, wrong = truth !== null && truth >= 0 && truth !== answer.label ? ` Its label in the data is ${first.name(truth)}.` : "";
   const attacks = [...new Set(shown.map((side) => side.shown.attack))].flatMap((name, i) => [i ? " and " : "", make("code", {}, name)]);
   lead.replaceChildren(`The smallest change${into} of this ${thing} that `, ...attacks, ` found${where}, measured in ${norm(asked.p)}.${wrong}`);
+}
+// What more than winning was asked of the other class.
+function told(goal) {
+  const [kind, value] = (goal ?? "").split(":");
+  return kind === "confidence" ? `, at ${Number((100 * Number(value)).toPrecision(4))} %` : kind === "margin" ? `, ahead by ${value}` : "";
 }
 function say() {
   element("said").textContent = `${element("headline").textContent} ${element("subline").textContent}`;
@@ -191,6 +199,16 @@ function setUpTabs(names) {
   });
   showTab(names[0]);
 }
+// Out of the top k is no matter of one class: it goes without a target. A link may ask for a goal that is not listed.
+function showGoal(goal = undefined) {
+  const select = element("goal"), target = element("target");
+  if (goal !== undefined) {
+    if (goal && ![...select.options].some((option) => option.value === goal)) select.append(make("option", { value: goal }, goal));
+    select.value = goal ?? "";
+  }
+  target.disabled = select.value.startsWith("top");
+  if (target.disabled) target.value = "";
+}
 function showEffort() {
   const other = element("compare").value;
   element("effort-box").hidden = element("attack").value !== "smallest" && other !== "attack:smallest";
@@ -209,8 +227,12 @@ function setUpControls() {
   element("bounds").querySelector("[value=data]").hidden = !(about.kind === "row" && about.data);
   element("bounds").querySelector("[value=unit]").hidden = about.kind === "row";
   element("bounds").value = table ? "none" : "unit";
-  for (const each of [element("attack"), element("effort"), element("target"), element("bounds"), compare, ...document.querySelectorAll("[name=p]")])
-    each.addEventListener("change", () => { showEffort(); go(); });
+  for (const option of [...element("goal").options]) {
+    const [kind, k] = option.value.split(":");
+    if (kind === "top" && Number(k) >= Math.min(...about.models.map((model) => model.classes.length))) option.remove();
+  }
+  for (const each of [element("attack"), element("effort"), element("target"), element("goal"), element("bounds"), compare, ...document.querySelectorAll("[name=p]")])
+    each.addEventListener("change", () => { showEffort(); showGoal(); go(); });
   element("cancel").addEventListener("click", () => { aborter?.abort(); element("working").hidden = true; document.body.dataset.state = "idle"; });
   if (matchMedia("(max-width: 44rem)").matches) element("question").open = false;
   showEffort();

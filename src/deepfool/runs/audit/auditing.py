@@ -16,7 +16,9 @@ from deepfool.attacks.shared.registry import Attack
 from deepfool.datasets import Data, load
 from deepfool.errors import DeepFoolError, InputError, RunError, is_out_of_memory
 from deepfool.models.sources import resolve
+from deepfool.norms import check_p
 from deepfool.runs import manifests
+from deepfool.runs.asking import make_plain
 from deepfool.runs.audit import on_the_model, on_the_result
 from deepfool.runs.audit.checklist import AUDIT, LEAST, Audit, keep_audit
 from deepfool.runs.audit.subject import (
@@ -95,7 +97,7 @@ def audit(
     chosen = load(data, split=split, size=size)
     job = describe_job(
         subject, source, attack, p=p, arch=arch, device=device, dtype=dtype, seed=seed, skip_misclassified=False,
-        knobs={**knobs, **({} if bounds is None else {"bounds": bounds})},
+        knobs={**make_plain(knobs, chosen.batch([0]), check_p(p)), **({} if bounds is None else {"bounds": bounds})},
     )  # fmt: skip
     selection = manifests.select(len(chosen), limit=limit)
     index = selection[spread(len(selection), AMONG * samples)].tolist()

@@ -28,7 +28,7 @@ STRONG, WEAK = 1000, 100
 NORMS = (1.0, 2.0, float("inf"))
 """Those that the strongest attack works in."""
 
-_SHARED = ("bounds", "target", "goal", "mask", "threshold", "outputs")
+_SHARED = ("bounds", "target", "goal", "mask", "subspace", "weights", "schema", "threshold", "outputs")
 """The knobs that say what is asked, not how it is searched for: the strongest attack gets the same."""
 
 
@@ -144,7 +144,7 @@ def read_knobs(knobs: Mapping[str, Any]) -> dict[str, Any]:
     {'bounds': (0, 1), 'max_iter': 50}
     """
     for name in _SHARED:
-        if isinstance(knobs.get(name), Mapping):
+        if isinstance(knobs.get(name), Mapping) and "sha256" in knobs[name]:
             raise RunError(
                 f"the run was measured with a tensor for {name}, of which the manifest keeps only the hash.",
                 hint="`evaluate` audits such a run itself, at its end (audit=True).",
