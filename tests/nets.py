@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -80,6 +81,24 @@ def telling_deepfool(model: object, x: Tensor, *, p: float = 2, max_iter: int = 
     if torch.equal(x[0], points(80)[0][32]) and not list(notes.glob("waiting *")):
         (notes / f"waiting {os.getpid()}").touch()
         threading.Event().wait()
+    return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
+
+
+def deepfool_on_a_doomed_node(model: object, x: Tensor, *, p: float = 2, max_iter: int = 50) -> Adversarial:
+    """deepfool, which notes on which node of a Ray cluster it runs what; on the doomed one it waits in its second batch
+    to be killed, and on the other it waits until that has happened."""
+    import ray
+
+    notes, node = Path(os.environ["NOTES"]), ray.get_runtime_context().get_node_id()
+    before = list(notes.glob(f"ran {node} *"))
+    (notes / f"ran {node} {float(x[0, 0])!r}").touch()
+    if node == (notes / "doomed").read_text():
+        if before:
+            (notes / f"waiting {os.getpid()}").touch()
+            threading.Event().wait()
+    elif len(before) >= 2:
+        while not list(notes.glob("waiting *")):
+            time.sleep(0.01)
     return deepfool(model, x, p=p, max_iter=max_iter)  # type: ignore[arg-type]
 
 

@@ -73,23 +73,39 @@ def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path):
         evaluate(SPEC, (np.zeros((4, 9), np.float32), None), out=tmp_path / "run", workers=2)
 
 
-def test_ray_gives_the_same_rows_though_a_worker_is_killed(tmp_path):
-    """In a process of its own: Ray leaves threads and warnings behind."""
+def run_with_ray(script, tmp_path):
+    """What a script says at its end. In a process of its own: Ray leaves threads and warnings behind."""
     pytest.importorskip("ray")
     (tmp_path / "notes").mkdir()
     done = subprocess.run(
-        [sys.executable, HERE / "raying.py", tmp_path / "ray"], capture_output=True, text=True, timeout=PATIENCE,
+        [sys.executable, HERE / script, tmp_path / "ray"], capture_output=True, text=True, timeout=PATIENCE,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
              "NOTES": str(tmp_path / "notes"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_ray_gives_the_same_rows_though_a_worker_is_killed(tmp_path):
+    told = run_with_ray("raying.py", tmp_path)
     notes = [note.split() for note in told["notes"]]
     assert len({pid for pid, _ in notes}) >= 2
     tried = [first for _, first in notes]
     again = [first for pid, first in notes if int(pid) == told["killed"] and tried.count(first) > 1]
     assert len(again) == 1, "the batch that the dead worker had in hand was run by another"
+    rows = [json.loads(line) for line in (tmp_path / "ray" / "records.jsonl").read_text().splitlines()]
+    same_rows(rows, in_process(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_the_same_rows_though_a_node_is_lost(tmp_path):
+    told = run_with_ray("clustering.py", tmp_path)
+    notes = [note.split()[1:] for note in told["notes"]]
+    lost = [first for node, first in notes if node == told["doomed"]]
+    assert len(lost) == 2, "the node was lost in its second batch"
+    elsewhere = [first for node, first in notes if node != told["doomed"]]
+    assert len(set(lost) & set(elsewhere)) == 1, "which the other node ran again"
     rows = [json.loads(line) for line in (tmp_path / "ray" / "records.jsonl").read_text().splitlines()]
     same_rows(rows, in_process(tmp_path))
 

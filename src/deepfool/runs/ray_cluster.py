@@ -27,7 +27,7 @@ def run_on_ray(
     """Run batches on Ray: the cluster at `address`, the one this process is connected to, or a local one."""
     with keeping_ray(workers, address):
         ray = _import_ray()
-        actors = _start_actors(ray, job, workers)
+        actors = _start_actors(ray, job, workers, may_grow=address is not None)
         try:
             yield from _work_through(ray, actors, Backlog(batches))
         finally:
@@ -35,11 +35,16 @@ def run_on_ray(
                 ray.kill(actor)
 
 
-def _start_actors(ray: Any, job: Job, workers: int | None) -> list[Any]:
-    """One actor per worker, each with a CPU or a GPU of its own. Ray restarts those that crash."""
+def _start_actors(ray: Any, job: Job, workers: int | None, *, may_grow: bool) -> list[Any]:
+    """One actor per worker, each with a CPU or a GPU of its own. Ray restarts those that crash, on any node.
+
+    Where the cluster `may_grow`, all the workers that were asked for are: those for which there is no room yet tell
+    an autoscaler to add nodes, and no batch waits for them.
+    """
     gpu = job.device.startswith("cuda")
     available = int(ray.cluster_resources().get("GPU" if gpu else "CPU", 0))
-    if available < 1:
+    count = workers if workers and may_grow else min(workers or available, available)
+    if count < 1:
         raise RunError(f"the Ray cluster has no {'GPU' if gpu else 'CPU'}.", hint="choose another --device.")
     try:
         payload = ray.put(replace(job, device="cuda") if gpu else job)
@@ -48,7 +53,7 @@ def _start_actors(ray: Any, job: Job, workers: int | None) -> list[Any]:
     resources = {"num_cpus": 1, "num_gpus": 1} if gpu else {"num_cpus": 1}
     actor = ray.remote(**resources, max_restarts=-1)(RemoteWorker)
     threads = None if gpu else 1  # as many as Ray sets aside
-    return [actor.remote(payload, threads) for _ in range(min(workers or available, available))]
+    return [actor.remote(payload, threads) for _ in range(count)]
 
 
 def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Generator[Group, None, None]:

@@ -31,6 +31,7 @@ from deepfool.norms import check_p, norm, norm_of_whole
 from deepfool.runs.execution import compile_model, keep_freed_memory, lay_out, prefers_channels_last
 from deepfool.runs.proving import prove
 from deepfool.runs.rows import Group, Row
+from deepfool.runs.transfers import fetch, send
 from deepfool.runs.weighing import weigh
 from deepfool.values import check_count
 
@@ -201,7 +202,7 @@ class Worker:
         if job.skip_misclassified:
             given["labels"] = torch.tensor(batch.true_label, device=self.device)
         begin = time.perf_counter()
-        x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        x = send(batch.x, self.device, self.dtype)
         if self.channels_last is None:
             self.channels_last = self._takes_channels_last(x[:1])
         x = lay_out(x, channels_last=self.channels_last)
@@ -211,17 +212,17 @@ class Worker:
             torch.manual_seed((job.seed * 1_000_003 + batch.index[0]) % 2**63)
             found = run_attack(self.attack, self.f, x, given)
         self._check(found)
+        r = fetch(found.r) if job.keep_perturbations else None  # on its way while the rows are made
         rows = make_rows(batch, x, found, job.p, job.knobs)
         seconds = (time.perf_counter() - begin) / len(rows)
-        r = found.r.detach().cpu().numpy() if job.keep_perturbations else None
         rows = [{**row, "seconds": round(seconds, 9)} for row in rows]
-        return Group(rows if job.certify is None else self._certify(rows, x, found, job.certify), r)
+        return Group(rows if job.certify is None else self._certify(rows, x, found, job.certify), r() if r else None)
 
     def prove_batch(self, batch: Unproved) -> Group:
         """Certificates for samples that were attacked before."""
         seconds = self.job.certify
         assert seconds is not None
-        x = torch.tensor(batch.x).to(device=self.device, dtype=self.dtype)
+        x = send(batch.x, self.device, self.dtype)
         with self.plain.frozen(), torch.no_grad():
             labels = open_aim(find_goal(self.job.knobs), self.plain(x)).label.tolist()
         for index, label, before in zip(batch.index, labels, batch.label, strict=True):
