@@ -9,7 +9,7 @@ from torch import nn
 import deepfool
 from deepfool.certificates.costs import check_cost, estimate
 from deepfool.certificates.lowering import lower
-from deepfool.certificates.operators import Convolution, Edges, Rearrange, Reshape, Scale, Taps
+from deepfool.certificates.operators import Convolution, Edges, Pad, Rearrange, Reshape, Scale, Taps
 from deepfool.certificates.rows import Rows
 from deepfool.classifier import Classifier
 from deepfool.errors import ModelError
@@ -90,6 +90,8 @@ OPERATORS = [
     Taps((3, 12, 12), 2, 2, 5, {0: 1.0, 2: -1.0}, 3),
     Edges((3, 12, 12), 1, 1, 2),
     Edges((3, 12, 12), 2, 0, 1),
+    Pad((3, 6, 6), (1, 2, 0, 1)),
+    Pad((3, 6, 6), (1, -1, 2, -2)),
     Scale(torch.randn(3, 1, 1, dtype=torch.float64), None, (3, 5, 5)),
     Reshape((3, 4, 4), (48,)),
     Rearrange(lambda h: h.flip(2), (3, 4, 4), (3, 4, 4), None),

@@ -110,6 +110,15 @@ def test_no_perturbation_lies_below_a_lower_bound_on_eight_networks(name, p):
     check_lower_bounds(model, x, p, 20, 500, seconds=1.0)
 
 
+def test_something_is_proved_in_no_time():
+    """The first ball is small where there is time for few passes, and of one pass at least."""
+    for name in ("pooled", "sigmoid"):
+        model, shape = small_networks()[name]
+        answer = certify(model.requires_grad_(False), torch.rand(3, *shape), p=2, bounds=(0, 1), seconds=0)
+        assert (answer.lower > 0).all()
+        assert (answer.lower <= answer.upper).all()
+
+
 def test_attacked_points_inside_certified_balls_keep_the_label():
     """Every attack, in every norm, on a network that trained weights were given to."""
     model = deepfool.models.load("mlp-mnist-small").requires_grad_(False)
