@@ -40,6 +40,9 @@ def small_networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "one logit": (nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 1)), (6,)),
         "residual": (Residual(), (6,)),
         "clamped": (nn.Sequential(nn.Linear(6, 8), nn.ReLU6(), nn.Linear(8, 8), nn.Hardtanh(), nn.Linear(8, 3)), (6,)),
+        "tanh": (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), (6,)),
+        "sigmoid": (nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8),
+                                  nn.Sigmoid(), nn.Linear(8, 3)), (6,)),
         "normed": (normed.eval(), (2, 6, 6)),
         "grouped": (
             nn.Sequential(
@@ -54,6 +57,9 @@ def small_networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
             ), (1, 12, 12),
         ),
     }  # fmt: skip
+    for name in ("tanh", "sigmoid"):  # so that their curves are seen
+        for parameter in networks[name][0].parameters():
+            parameter.data *= 4
     for model, shape in networks.values():
         balance(model, shape)
     return networks

@@ -9,7 +9,7 @@ from torch import nn
 import deepfool
 from deepfool.certificates.costs import check_cost, estimate
 from deepfool.certificates.lowering import lower
-from deepfool.certificates.operators import Convolution, Edges, Rearrange, Reshape, Scale, Taps
+from deepfool.certificates.operators import Convolution, Edges, Pad, Rearrange, Reshape, Scale, Taps
 from deepfool.certificates.rows import Rows
 from deepfool.classifier import Classifier
 from deepfool.errors import ModelError
@@ -57,7 +57,7 @@ def test_a_sigmoid_whose_threshold_is_not_one_of_probabilities_is_refused():
 
 @pytest.mark.parametrize(
     ("layer", "words"),
-    [(nn.GELU(), r"gelu \(layer '1'\)"), (nn.Sigmoid(), r"sigmoid \(layer '1'\)"), (nn.Softmax(1), "softmax"),
+    [(nn.GELU(), r"gelu \(layer '1'\)"), (nn.Softplus(), r"softplus \(layer '1'\)"), (nn.Softmax(1), "softmax"),
      (nn.LeakyReLU(-0.5), "slope -0.5")],
 )  # fmt: skip
 def test_what_cannot_be_bounded_is_refused_by_name(layer, words):
@@ -78,7 +78,7 @@ def test_what_depends_on_values_or_chance_is_refused():
 def test_a_network_that_takes_too_long_is_refused_before_any_work():
     model = deepfool.models.load("nin-cifar10")
     graph, _ = lowered(model, torch.rand(1, 3, 32, 32))
-    with pytest.raises(ModelError, match=r"742,528 ReLUs would take about .* s a sample"):
+    with pytest.raises(ModelError, match=r"742,528 units would take about .* s a sample"):
         check_cost(estimate(graph), 1.0)
     check_cost(estimate(graph), 1e9)
 
@@ -90,6 +90,8 @@ OPERATORS = [
     Taps((3, 12, 12), 2, 2, 5, {0: 1.0, 2: -1.0}, 3),
     Edges((3, 12, 12), 1, 1, 2),
     Edges((3, 12, 12), 2, 0, 1),
+    Pad((3, 6, 6), (1, 2, 0, 1)),
+    Pad((3, 6, 6), (1, -1, 2, -2)),
     Scale(torch.randn(3, 1, 1, dtype=torch.float64), None, (3, 5, 5)),
     Reshape((3, 4, 4), (48,)),
     Rearrange(lambda h: h.flip(2), (3, 4, 4), (3, 4, 4), None),

@@ -41,7 +41,7 @@ def unit_ball(x, p):
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("name", small_networks())
 def test_every_bound_holds_at_sampled_points(name, p):
-    """Of each ReLU's input: without splits, and with units whose sign is known."""
+    """Of the input of each bend: without splits, and with units whose sign is known."""
     model, shape = small_networks()[name]
     x = torch.rand(2, *shape)
     f = Classifier(model)
@@ -53,19 +53,19 @@ def test_every_bound_holds_at_sampled_points(name, p):
         one = torch.tensor([i])
         points = sample_ball(ball.of(one), radius[i], 400)
         values = graph.run(points)
-        first = graph.relus[0]
-        sign = {r.id: torch.zeros(1, *r.shape) for r in graph.relus}
+        first = graph.bends[0]
+        sign = {r.id: torch.zeros(1, *r.shape) for r in graph.bends}
         sign[first.id].view(-1)[0] = 1
         known = bound_units(graph, ball.of(one), radius[one], known=layers.of(one), sign=sign, since=first.id)
         inside = values[first.inputs[0].id].flatten(1)[:, 0] >= 0
-        for relu in graph.relus:
-            z = values[relu.inputs[0].id]
-            bounds = layers.bounds[relu.id]
+        for bend in graph.bends:
+            z = values[bend.inputs[0].id]
+            bounds = layers.bounds[bend.id]
             assert (z >= bounds.low[i] - 1e-9).all()
             assert (z <= bounds.high[i] + 1e-9).all()
             if not bool(known.empty):
-                assert (z[inside] >= known.bounds[relu.id].low - 1e-9).all()
-                assert (z[inside] <= known.bounds[relu.id].high + 1e-9).all()
+                assert (z[inside] >= known.bounds[bend.id].low - 1e-9).all()
+                assert (z[inside] <= known.bounds[bend.id].high + 1e-9).all()
 
 
 def check_lower_bounds(model, x, p, images, count, **options):
@@ -108,6 +108,15 @@ def test_no_perturbation_lies_below_a_lower_bound_on_eight_networks(name, p):
         model, shape = small_networks()[name]
         x = torch.rand(20, *shape)
     check_lower_bounds(model, x, p, 20, 500, seconds=1.0)
+
+
+def test_something_is_proved_in_no_time():
+    """The first ball is small where there is time for few passes, and of one pass at least."""
+    for name in ("pooled", "sigmoid"):
+        model, shape = small_networks()[name]
+        answer = certify(model.requires_grad_(False), torch.rand(3, *shape), p=2, bounds=(0, 1), seconds=0)
+        assert (answer.lower > 0).all()
+        assert (answer.lower <= answer.upper).all()
 
 
 def test_attacked_points_inside_certified_balls_keep_the_label():

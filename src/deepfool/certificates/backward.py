@@ -2,7 +2,7 @@
 certification with general activation functions").
 
 A row is a linear function of the values at a node. Walking back through the graph it becomes a linear function of the
-input that is nowhere larger: an affine map is replaced by its transpose, a ReLU by the line below it where the row's
+input that is nowhere larger: an affine map is replaced by its transpose, a bend by the line below it where the row's
 coefficient is positive and by the line above it where that is negative.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from deepfool.certificates.graph import Affine, Graph, Input, Node, Relu, Sum
+from deepfool.certificates.graph import Affine, Bend, Graph, Input, Node, Sum
 from deepfool.certificates.relaxation import Lines
 from deepfool.certificates.rows import Rows
 
@@ -38,10 +38,13 @@ def trace_back(
     lines: dict[int, Lines],
     choices: Choices | None = None,
     seen: dict[int, Tensor] | None = None,
+    width: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(rows, features) and (rows,): a x + c, a lower bound of the rows wherever the lines hold.
 
-    Row i belongs to sample who[i] of the lines (None: to sample i). `seen` collects the coefficients at each ReLU.
+    Row i belongs to sample who[i] of the lines (None: to sample i). `seen` collects the coefficients at each bend, and
+    `width` (rows,) how far apart the lines are, weighted by them: where both lines are parallel, a x + c and all the
+    widths together are an upper bound.
     """
     waiting: dict[int, Rows] = {node.id: rows}
     constant = torch.zeros(len(rows.values), dtype=rows.values.dtype)
@@ -58,8 +61,10 @@ def trace_back(
         elif isinstance(each, Sum):
             back = [here if sign == 1 else -here for sign in each.signs]
         else:
-            assert isinstance(each, Relu)
+            assert isinstance(each, Bend)
             relaxed, offset = _relax(here, who, lines[each.id], choices, each.id, seen)
+            if width is not None:
+                width.append((here.values.abs() * here.read(lines[each.id].height, who)).flatten(1).sum(1))
             constant, back = constant + offset, [relaxed]
         for before, part in zip(each.inputs, back, strict=True):
             waiting[before.id] = waiting[before.id] + part if before.id in waiting else part
@@ -78,7 +83,10 @@ def _relax(
         seen[place] = here.values.detach()
     negative = here.values.clamp_max(0)
     offset = (negative * height).flatten(1).sum(1)
-    values = here.values.clamp_min(0) * below + negative * chord
+    positive = here.values.clamp_min(0)
+    if lines.floor is not None:
+        offset = offset + (positive * here.read(lines.floor, who)).flatten(1).sum(1)
+    values = positive * below + negative * chord
     if choices is not None and place in choices.beta:
         values = values - choices.beta[place] * choices.sign[place]
     return here.like(values), offset

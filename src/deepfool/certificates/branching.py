@@ -85,7 +85,8 @@ class Tree:
         if math.isfinite(self.upper) and not watch.over() and not self.met:
             self.growth = math.inf
             lines = self._layers(self._radius(0.0)).lines.values()
-            if sum(int(each.unstable.sum()) for each in lines) > FEW:
+            curved = len(self.graph.bends) > len(self.graph.relus)  # smaller balls are what makes those lines better
+            if curved or sum(int(each.unstable.sum()) for each in lines) > FEW:
                 self.growth = GROWTH
         while not watch.over() and not self.met:
             leaves = self.leaves
@@ -108,6 +109,8 @@ class Tree:
         """Why the bounds have not met, in words."""
         if self.met:
             return ""
+        if not self.graph.relus:
+            return "linear bounds only: there is no ReLU to split"
         if self.evaluated == 0:
             return "time was enough for linear bounds only"
         nearest = int(self.leaves.value.argmin())
@@ -153,7 +156,7 @@ class Tree:
         layers = leaves.layers(chosen, self._layers(radius), radius, self.lean)
         chosen, layers = self._without_empty(chosen, layers)
         chosen, layers = self._without_proved(chosen, layers, radius)
-        if self.refresh and len(leaves.slopes) > 1 and len(chosen):
+        if self.refresh and len(leaves.bends) > 1 and len(chosen):
             self._refresh(chosen, layers, radius)
             chosen, layers = self._without_empty(chosen, layers)
         if len(chosen) == 0:
@@ -236,7 +239,7 @@ class Tree:
 
     def _refresh(self, chosen: Tensor, layers: Layers, radius: float) -> None:
         """Bound the units after a split again, in place: after the last one, or after all if the ball is a new one."""
-        leaves, ids = self.leaves, sorted(self.leaves.slopes)
+        leaves, ids = self.leaves, sorted(self.leaves.bends)
         first = torch.full((len(chosen),), ids[-1])
         for k in reversed(ids[:-1]):
             first[(leaves.sign[k][chosen] != 0).flatten(1).any(1)] = k
@@ -255,8 +258,9 @@ class Tree:
             for j in ids:
                 for name in ("low", "high"):
                     getattr(layers.bounds[j], name)[at] = getattr(fresh.bounds[j], name)
-                for name in ("chord", "height", "unstable", "start"):
-                    getattr(layers.lines[j], name)[at] = getattr(fresh.lines[j], name)
+                for name in ("chord", "height", "unstable", "start", "floor"):
+                    if getattr(fresh.lines[j], name) is not None:
+                        getattr(layers.lines[j], name)[at] = getattr(fresh.lines[j], name)
 
     @torch.no_grad()
     def _look(self, step: Tensor) -> None:
@@ -286,17 +290,17 @@ class Tree:
         values = self.graph.run(self.ball.x + best.step)
         most = torch.zeros(len(chosen), dtype=torch.float64)
         split = torch.full((len(chosen), 2), -1)
-        for relu in self.graph.relus:
-            z, y, line, a = values[relu.inputs[0].id], values[relu.id], lines[relu.id], best.seen[relu.id]
-            alpha = best.choices.alpha[relu.id]
+        for bend in self.graph.bends:
+            z, y, line, a = values[bend.inputs[0].id], values[bend.id], lines[bend.id], best.seen[bend.id]
+            alpha = best.choices.alpha[bend.id]
             # The line below an undecided unit does not depend on its bounds: it gains only by being decided.
             weight = (BELOW * a.clamp_min(0) - a.clamp_max(0)) * line.height
-            self.leaves.weight[relu.id][chosen] = weight.float()
+            self.leaves.weight[bend.id][chosen] = weight.float()
             loss = torch.where(a > 0, a * (y - alpha * z), a * (y - line.chord * z - line.height))
             # Where nothing is lost here, the widest lines are the next best guess.
             loss = (loss + 1e-6 * a.abs() * line.height) * line.unstable
             top, unit = loss.flatten(1).max(1)
             more = top > most
             most = torch.where(more, top, most)
-            split[more, 0], split[more, 1] = relu.id, unit[more]
+            split[more, 0], split[more, 1] = bend.id, unit[more]
         self.leaves.split[chosen] = split

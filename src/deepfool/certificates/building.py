@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepfool.certificates.graph import Affine, Graph, Input, Node, Relu, Sum
+from deepfool.certificates.graph import Affine, Graph, Input, Node, Relu, Sum, Tanh
 from deepfool.certificates.operators import Edges, Operator, Scale, Taps
 from deepfool.certificates.rows import Shape
 
@@ -41,6 +41,13 @@ class Builder:
 
     def relu(self, node: Node, slope: float = 0.0) -> Node:
         return self._put(Relu(len(self.nodes), node.shape, (node,), slope=slope))
+
+    def tanh(self, node: Node) -> Node:
+        return self._put(Tanh(len(self.nodes), node.shape, (node,)))
+
+    def sigmoid(self, node: Node) -> Node:
+        """(1 + tanh(z / 2)) / 2."""
+        return self.scale(self.tanh(self.scale(node, 0.5)), 0.5, torch.full((), 0.5, dtype=torch.float64))
 
     def clamp(self, node: Node, low: float | None, high: float | None) -> Node:
         """clamp(z) = low + relu(z - low) - relu(z - high), and the same with one end only."""

@@ -38,7 +38,7 @@ from deepfool.certificates.checking import check_norm
 from deepfool.certificates.costs import check_cost, estimate
 from deepfool.certificates.graph import Graph
 from deepfool.certificates.lowering import lower
-from deepfool.certificates.radius import FIRST, ROUNDS, certify_radius
+from deepfool.certificates.radius import ROUNDS, begin_with, certify_radius
 from deepfool.certificates.readings import check_provable, split_by_reading
 from deepfool.certificates.rounding import find_slack
 from deepfool.certificates.timing import Watch
@@ -75,8 +75,8 @@ def certify(
     """How far away the decision boundary is at least, proved, beside how far away it is at most.
 
     Args:
-        model: affine layers, ReLU, leaky ReLU, max-pooling and sums of them, however they are written. What cannot be
-            bounded is refused by name before any work is done.
+        model: affine layers, ReLU, leaky ReLU, sigmoid, tanh, max-pooling and sums of them, however they are written.
+            What cannot be bounded is refused by name before any work is done.
         x: (n, ...), the inputs. Each keeps the label that the model predicts for it.
         p: 1, 2 or inf.
         bounds: (lowest, highest), numbers or tensors, or None: where perturbed inputs may lie.
@@ -217,14 +217,15 @@ class _Certifying:
     def run(self, on_progress: Callable[[int, int], None]) -> Certificate:
         entries = sum(node.size for node in self.graph.nodes)
         size = max(1, TOGETHER // entries)
-        first, done = FIRST, 0
+        done = 0
+        first = begin_with(self.seconds / max(estimate(self.graph).seconds, 1e-9))
         order = self.usable.nonzero()[:, 0]
         # The first sample shows what share of the upper bound to begin with for the others.
         for rows in (order[:1], *(order[at : at + size] for at in range(1, len(order), size))):
             if len(rows) == 0:
                 continue
             if done == 0:
-                self._find_lean(rows)
+                self._find_lean(rows, first)
             else:
                 self._find_radius(rows, first, self.lean)
             ratio = (self.values[rows].amin(1) / self.found.norms[rows])[self.found.norms[rows].isfinite()]
@@ -235,9 +236,9 @@ class _Certifying:
                 on_progress(done, self.n)
         return self._result()
 
-    def _find_lean(self, row: Tensor) -> None:
+    def _find_lean(self, row: Tensor, first: float) -> None:
         """The first sample: lines that lean otherwise are kept if they prove a larger ball than the usual ones."""
-        self._find_radius(row, FIRST, LEANS[0])
+        self._find_radius(row, first, LEANS[0])
         for lean in LEANS[1:] if self.graph.relus else ():
             before, known = float(self.values[row].amin()), float(self.found.norms[row])
             if not 0 < before < known < math.inf or self.seconds_spent[row] > self.seconds:
@@ -268,7 +269,7 @@ class _Certifying:
         )  # fmt: skip
         if self.graph.relus and self.pass_seconds < WORTH * watch.seconds:
             tree.grow(watch)
-        elif not self.graph.relus:
+        elif not self.graph.bends:
             tree.touch()
         if tree.point is not None:
             self.found.norms[i], self.found.points[i] = tree.upper, tree.point

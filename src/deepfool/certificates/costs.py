@@ -13,7 +13,7 @@ from deepfool.errors import ModelError
 RATE = 2e9
 """Multiplications a second of one core, all told; LeNet and the dense networks of the zoo take 1 to 4e9."""
 ENTRY = 20
-"""What touching an entry of a row costs at a ReLU, in multiplications."""
+"""What touching an entry of a row costs at a bend, in multiplications."""
 BYTES = 200
 """Memory that each entry of each node takes for a sample: bounds, lines, intervals, and a copy of the lines."""
 MOST_BYTES = 8 * 2**30
@@ -39,10 +39,10 @@ def estimate(graph: Graph) -> Cost:
     3
     """
     total = 0.0
-    for relu in graph.relus:
-        total += 2 * relu.size * _row(graph, relu.inputs[0])
+    for bend in graph.bends:
+        total += 2 * bend.size * _row(graph, bend.inputs[0])
     entries = sum(node.size for node in graph.nodes)
-    return Cost(total / RATE, BYTES * entries, sum(relu.size for relu in graph.relus))
+    return Cost(total / RATE, BYTES * entries, sum(bend.size for bend in graph.bends))
 
 
 def check_cost(cost: Cost, seconds: float) -> None:
@@ -50,13 +50,13 @@ def check_cost(cost: Cost, seconds: float) -> None:
     limit = max(LEAST, PATIENCE * seconds)
     if cost.seconds > limit:
         raise ModelError(
-            f"no certificate for this model: one pass over its {cost.units:,} ReLUs would take about "
+            f"no certificate for this model: one pass over its {cost.units:,} units would take about "
             f"{cost.seconds:,.0f} s a sample, more than {limit:,.0f} s.",
             hint=f"give it time, seconds={cost.seconds / PATIENCE:.0f}; or certify a smaller network.",
         )
     if cost.bytes > MOST_BYTES:
         raise ModelError(
-            f"no certificate for this model: its {cost.units:,} ReLUs would take about {cost.bytes / 2**30:.0f} GB.",
+            f"no certificate for this model: its {cost.units:,} units would take about {cost.bytes / 2**30:.0f} GB.",
             hint="certify a smaller network, or smaller inputs.",
         )
 

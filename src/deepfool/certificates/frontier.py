@@ -11,8 +11,9 @@ import math
 import torch
 from torch import Tensor
 
+from deepfool.certificates.curves import lines_around
 from deepfool.certificates.graph import Graph
-from deepfool.certificates.relaxation import Bounds, Lines
+from deepfool.certificates.relaxation import Bounds
 from deepfool.certificates.units import Layers
 
 
@@ -20,8 +21,8 @@ class Frontier:
     """`values` (classes,) are known distances of the classes at least, infinite for those that do not count."""
 
     def __init__(self, graph: Graph, values: Tensor) -> None:
-        self.slopes = {r.id: r.slope for r in graph.relus}
-        shapes = {r.id: r.shape for r in graph.relus}
+        self.bends = {each.id: each for each in graph.bends}
+        shapes = {each.id: each.shape for each in graph.bends}
         self.rival = values.isfinite().nonzero()[:, 0]
         n = len(self.rival)
         self.value = values[self.rival].clone()
@@ -100,7 +101,7 @@ class Frontier:
             low = torch.where(sides, self.low[k][leaves], whole.low)
             high = torch.where(sides, self.high[k][leaves], whole.high)
             bounds[k] = Bounds(low, high).split(self.sign[k][leaves])
-            lines[k] = Lines.around(bounds[k], self.slopes[k], lean)
+            lines[k] = lines_around(self.bends[k], bounds[k], lean)
         return Layers(bounds, lines)
 
     def keep_layers(self, leaves: Tensor, layers: Layers, radius: float) -> None:

@@ -1,4 +1,4 @@
-"""A lowered network: an input, affine maps, sums and (leaky) ReLUs, in the order in which they are computed."""
+"""A lowered network: an input, affine maps, sums, (leaky) ReLUs and tanhs, in the order in which they are computed."""
 
 from __future__ import annotations
 
@@ -44,10 +44,30 @@ class Sum(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Relu(Node):
+class Bend(Node):
+    """A function of each entry by itself that never falls: what is bounded by two lines."""
+
+    def value(self, z: Tensor) -> Tensor:
+        """The function."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Relu(Bend):
     """z above zero, `slope` * z below; 0 <= slope < 1."""
 
     slope: float = field(default=0.0, kw_only=True)
+
+    def value(self, z: Tensor) -> Tensor:
+        return z.clamp_min(0) + self.slope * z.clamp_max(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Tanh(Bend):
+    """tanh(z). A sigmoid is one as well: (1 + tanh(z / 2)) / 2."""
+
+    def value(self, z: Tensor) -> Tensor:
+        return z.tanh()
 
 
 @dataclass
@@ -61,7 +81,12 @@ class Graph:
         return self.nodes[-1]
 
     @property
+    def bends(self) -> list[Bend]:
+        return [node for node in self.nodes if isinstance(node, Bend)]
+
+    @property
     def relus(self) -> list[Relu]:
+        """The bends that can be split."""
         return [node for node in self.nodes if isinstance(node, Relu)]
 
     def run(self, x: Tensor) -> dict[int, Tensor]:
@@ -80,8 +105,8 @@ def compute(node: Node, x: Tensor, inputs: list[Tensor]) -> Tensor:
     """The value of a node, from the values of its inputs."""
     if isinstance(node, Affine):
         return apply(node.operator, inputs[0])
-    if isinstance(node, Relu):
-        return inputs[0].clamp_min(0) + node.slope * inputs[0].clamp_max(0)
+    if isinstance(node, Bend):
+        return node.value(inputs[0])
     if isinstance(node, Sum):
         total = inputs[0] * node.signs[0]
         for sign, each in zip(node.signs[1:], inputs[1:], strict=True):

@@ -1,4 +1,4 @@
-"""A model as a graph of affine maps, sums and ReLUs, or a refusal that names what it cannot be made of.
+"""A model as a graph of affine maps, sums, ReLUs and tanhs, or a refusal that names what it cannot be made of.
 
 The model is run once under torch's tracer, which records the operations that really take place, whatever modules,
 functions and methods they come from. Each is lowered by the entry of `operations.LOWERED` with its name. Control flow
@@ -34,7 +34,7 @@ MONOTONE = {"aten._softmax", "aten._log_softmax", "aten.sigmoid", "aten.tanh", "
 
 SUPPORTED = (
     "dense and convolutional layers, average and max-pooling, batch normalisation in eval mode, ReLU and leaky ReLU, "
-    "clamping, sums, and constants added or multiplied"
+    "sigmoid, tanh, clamping, sums, and constants added or multiplied"
 )
 
 

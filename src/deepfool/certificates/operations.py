@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from deepfool.certificates.building import Builder
 from deepfool.certificates.graph import Node
-from deepfool.certificates.operators import Convolution, Dense, Rearrange, Reshape, Scale
+from deepfool.certificates.operators import Convolution, Dense, Pad, Rearrange, Reshape, Scale
 from deepfool.certificates.rows import Shape
 
 Lowered = Callable[..., Node]
@@ -188,6 +188,16 @@ def _leaky_relu(b: Builder, step: fx.Node, x: Any, slope: float = 0.01) -> Node:
     return b.relu(_only(x), float(slope))
 
 
+@lowers("tanh", "tanh_")
+def _tanh(b: Builder, step: fx.Node, x: Any) -> Node:
+    return b.tanh(_only(x))
+
+
+@lowers("sigmoid", "sigmoid_")
+def _sigmoid(b: Builder, step: fx.Node, x: Any) -> Node:
+    return b.sigmoid(_only(x))
+
+
 @lowers("threshold", "threshold_")
 def _threshold(b: Builder, step: fx.Node, x: Any, threshold: float, value: float) -> Node:
     if threshold != value:
@@ -270,8 +280,7 @@ def _avg_pool(
     pads = (padding[1], far[1], padding[0], far[0])
     ones = torch.ones(1, c, height, width, dtype=torch.float64)
     if any(pads):
-        node = b.affine(node, Rearrange(lambda h: torch.nn.functional.pad(h, pads), node.shape,
-                                        (c, height + pads[2] + pads[3], width + pads[0] + pads[1]), None))  # fmt: skip
+        node = b.affine(node, Pad(node.shape, pads))
     summed = b.sum_pool(node, kernel, stride, out[1:])
     args = (kernel, stride, padding, ceil, count_padding, divisor)
     average = torch.nn.functional.avg_pool2d(ones, *args)

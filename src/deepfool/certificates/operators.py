@@ -168,8 +168,8 @@ class Taps:
         side = (out - 1) * self.step + self.span if rows.windowed else self.before[self.axis]
         full = values.new_zeros(*values.shape[:axis], side, *values.shape[axis + 1 :])
         for offset, coefficient in self.taps.items():
-            place = torch.arange(out) * self.step + offset
-            full = full.index_add(axis, place, values, alpha=coefficient)
+            places = full.narrow(axis, offset, (out - 1) * self.step + 1)
+            places[(slice(None),) * axis + (slice(None, None, self.step),)].add_(values, alpha=coefficient)
         if rows.top is None or rows.left is None:
             return Rows(full, self.before)
         top, left = (rows.top * self.step, rows.left) if self.axis == 1 else (rows.top, rows.left * self.step)
@@ -207,6 +207,28 @@ class Edges:
         moved = torch.zeros_like(values).scatter_add(axis, inner.expand_as(values), values)
         top, left = (corner, rows.left) if self.axis == 1 else (rows.top, corner)
         return Rows(moved, self.before, top, left).trimmed()
+
+
+class Pad:
+    """A map put beside zeros, or cut off where `pads` (left, right, above, below) are below zero."""
+
+    cost = 0
+
+    def __init__(self, before: Shape, pads: tuple[int, int, int, int]) -> None:
+        self.before, self.pads = before, pads
+        left, right, above, below = pads
+        self.shape: Shape = (before[0], before[1] + above + below, before[2] + left + right)
+        self.bias: Tensor | None = None
+
+    def linear(self, h: Tensor) -> Tensor:
+        return F.pad(h, self.pads)
+
+    spread = linear
+
+    def transpose(self, rows: Rows) -> Rows:
+        if rows.top is None or rows.left is None:
+            return Rows(F.pad(rows.values, tuple(-side for side in self.pads)), self.before)
+        return Rows(rows.values, self.before, rows.top - self.pads[2], rows.left - self.pads[0]).trimmed()
 
 
 class Rearrange:

@@ -19,14 +19,32 @@ from deepfool.certificates.margins import Margins, improve
 from deepfool.certificates.timing import Watch
 from deepfool.certificates.units import bound_units
 
-FIRST = 0.55
-"""The first radius, as a share of the upper bound: about what undefended dense networks are certified for."""
+FIRST, LEAST = 0.55, 0.01
+"""The first radius, as a share of the upper bound: about what undefended dense networks are certified for, and at
+least."""
+PASSES = 30
+"""If there is time for fewer passes than so many, the first radius is smaller in proportion: what takes long to bound
+is deep, is certified for little, and is bounded much sooner on a small ball. So a first answer is there early."""
+GAIN = 1.2
+"""What a last pass that the time allows must be able to gain, or it is not begun."""
+SLOWER = 0.5
+"""How the time of a pass grows with the radius, as a power: on lenet-cifar10 a ball ten times as large takes three
+times as long. A radius that would take longer than what is left is made smaller."""
 ROUNDS = 6
 """Passes at most."""
 STEPS = 8
 """Steps in the slopes of the margins in each pass: on convolutional networks they cost a tenth of it."""
 CLOSE = 0.03
 """A bracket of the fixed point that is narrow enough, relatively: branch and bound goes on from there."""
+
+
+def begin_with(passes: float) -> float:
+    """The share of the upper bound to begin with if there is time for so many passes.
+
+    >>> begin_with(100), begin_with(0)
+    (0.55, 0.01)
+    """
+    return max(LEAST, FIRST * min(1.0, passes / PASSES))
 
 
 def certify_radius(
@@ -39,7 +57,7 @@ def certify_radius(
     `lean` is that of the lines.
     """
     value = torch.where(rivals, 0.0, math.inf).double()
-    if not graph.relus:
+    if not graph.bends:
         everyone = torch.arange(len(label))
         value[rivals] = _distances(graph, ball, label, rivals, everyone, torch.full_like(upper, math.inf), slack, lean)
         return value, 1
@@ -50,6 +68,7 @@ def certify_radius(
     last_radius, last = radius.clone(), torch.zeros_like(radius)
     live = torch.arange(len(label))
     for count in range(rounds):
+        before = watch.spent()
         open_ = rivals[live] & (value[live] < radius[live, None])
         d = torch.full_like(value[live], math.inf)
         d[open_] = _distances(graph, ball, label, open_, live, radius[live], slack, lean)
@@ -62,17 +81,22 @@ def certify_radius(
         r = radius[live]
         high[live] = torch.where(nearest < r, torch.minimum(high[live], r), high[live])
         # A secant of log(d / R) against log R, inside the bracket.
-        f = (nearest.clamp(1e-9 * r, 1e9 * r) / r).log().clamp(-2.5, 1.5)
+        f = (nearest.clamp(1e-9 * r, 1e9 * r) / r).log().clamp(-2.5, 5)
         slope = (f - last[live]) / (r.log() - last_radius[live].log()) if count else torch.full_like(r, -3.0)
         slope = torch.nan_to_num(slope, -3.0, -3.0, -3.0).clamp(-20, -1)
-        wanted = r * (-f / slope).clamp(-1.2, 0.7).exp()
+        wanted = r * (-f / slope).clamp(-1.2, 1.6).exp()
         last_radius[live], last[live] = r, f
         h = high[live]
         bracketed, width = h < cap[live], h - low
         inside = torch.minimum(torch.maximum(wanted, low + 0.1 * width), h - 0.1 * width)
-        outside = torch.minimum(torch.maximum(wanted, low * (1 + CLOSE)), cap[live])
+        left, took = max(watch.seconds - watch.spent(), 0.0), max(watch.spent() - before, 1e-9)
+        in_time = r * (left / took) ** (1 / SLOWER)
+        # If there is no time for two more passes, the one that there is goes further.
+        bold = torch.where(in_time < wanted * 2 ** (1 / SLOWER), (wanted * in_time).sqrt(), wanted)
+        outside = torch.minimum(torch.maximum(torch.minimum(bold, in_time), low * (1 + CLOSE)), cap[live])
         radius[live] = torch.where(bracketed, inside, outside)
         going = (h.isinf() | ((h - low) > CLOSE * h)) & low.isfinite() & (radius[live] > 0) & radius[live].isfinite()
+        going &= (in_time > GAIN * low) | (low <= 0)
         live = live[going]
         if len(live) == 0 or watch.over():
             break
@@ -91,12 +115,12 @@ def _distances(
 ) -> Tensor:
     """For all pairs of a sample and a class that are wanted, (pairs,): the distance at this radius."""
     here = ball.of(live)
-    lines = bound_units(graph, here, radius, lean=lean).lines if graph.relus else {}
+    lines = bound_units(graph, here, radius, lean=lean).lines if graph.bends else {}
     who, rival = pairs.nonzero().unbind(1)
     margins = Margins(graph, here, label[live][who], rival, slack[live][who], who)
     distance, _ = margins.distance(lines)
     short = distance < radius[who]
-    if graph.relus and bool(short.any()):  # only these are worth the steps
+    if graph.bends and bool(short.any()):  # only these are worth the steps
         who, some = who[short], Margins(
             graph, here, margins.label[short], rival[short], margins.slack[short], who[short]
         )  # fmt: skip

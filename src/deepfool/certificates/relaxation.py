@@ -1,7 +1,9 @@
-"""Two lines around a ReLU: it lies between them as long as its input lies between its bounds.
+"""Two lines around a bend: it lies between them as long as its input lies between its bounds.
 
 Above an unstable unit (low < 0 < high) is the chord from (low, relu(low)) to (high, high). Below is any line through
 the origin whose slope lies between the two of the ReLU: the slope that is free to be chosen, `alpha`.
+
+Around tanh they are chords and tangents (see `curves`), and nothing is free.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines around a ReLU, (n, *shape) each: above slope * z + height, below alpha * z."""
+    """The lines around a bend, (n, *shape) each: above chord * z + height, below alpha * z + floor."""
 
     chord: Tensor
     height: Tensor
@@ -45,6 +47,8 @@ class Lines:
     that was trained on intervals is bounded much better by flat lines."""
     least: float
     """The slope of the ReLU below zero, the smallest that alpha may be."""
+    floor: Tensor | None = None
+    """None: zero, as for all ReLUs."""
 
     @staticmethod
     def around(bounds: Bounds, slope: float, lean: float = 1.0) -> Lines:
@@ -63,5 +67,11 @@ class Lines:
         start = torch.where(unstable, torch.where(high > -lean * low, 1.0, slope).to(low.dtype), fixed)
         return Lines(chord, height, unstable, start, slope)
 
+    @property
+    def parallel(self) -> Lines:
+        """The same with lines below that run beside those above, for ReLUs."""
+        return Lines(self.chord, self.height, self.unstable, self.chord, self.least)
+
     def of(self, index: Tensor) -> Lines:
-        return Lines(self.chord[index], self.height[index], self.unstable[index], self.start[index], self.least)
+        floor = None if self.floor is None else self.floor[index]
+        return Lines(self.chord[index], self.height[index], self.unstable[index], self.start[index], self.least, floor)
