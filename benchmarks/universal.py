@@ -29,7 +29,7 @@ NETWORKS = ("lenet-cifar10", "nin-cifar10", "efficientnet-lite0")
 USED = {"nin-cifar10": 200}
 """Fewer images than elsewhere, where a pass takes long."""
 EPOCHS = {"efficientnet-lite0": 20}
-"""Of the algorithm of 2017, where 5 are too few: after them its v, found on 50 images, was still far inside the ball."""
+"""Of the algorithm of 2017, where 5 are too few: after them its v, found on 50 images, was still inside the ball."""
 MNIST_RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 PEER = ("lenet-cifar10", "linf", 200)
 """Network, norm and number of images of the run beside ART, whose DeepFool takes one image at a time."""
@@ -252,7 +252,8 @@ HEAD = """\
 Made by `python -m benchmarks.universal`. One v for all images, found on some and judged on others that were not used,
 inside [0, 1]. Rates are the share of those whose decision changes, with 95 % intervals. Both forms use the same images;
 the gradient form takes 200 steps on a fifth of them, 50 at most; the algorithm of 2017 goes through all of them 5
-times, on EfficientNet-Lite0 20 times. Times are seconds of CPU on one thread, judging included; first those of the gradient form.
+times, on EfficientNet-Lite0 20 times. Times are seconds of CPU on one thread, judging included; first those of the
+gradient form.
 """
 PEERS = """\
 The Adversarial Robustness Toolbox {version}, its DeepFool with 10 steps, and both forms here: {name}, {ball}, 10/255,
