@@ -60,7 +60,7 @@ def audit_run(
         found = audit(
             model, data, attack or "smallest", p=read_p(p or "2"), bounds=read_bounds(bounds), arch=arch,
             split=read_split(split, data, "test"), size=size, limit=limit, samples=samples, device=device,
-            **read_knobs(knob, audit), **({} if goal is None else {"goal": goal}),
+            **(read_knobs(knob, audit) | ({} if goal is None else {"goal": goal})),
         )  # fmt: skip
     if as_json:
         echo(json.dumps(found.as_dict(), allow_nan=False))
