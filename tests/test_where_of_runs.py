@@ -167,3 +167,13 @@ def test_command_line(tmp_path):
         refused = CliRunner().invoke(app, [*common, *options, "--out", str(tmp_path / "x")])
         assert refused.exit_code != 0
         assert words in refused.output + str(refused.exception)
+
+
+def test_audits_have_goals_of_classes_only():
+    common = ["audit", "--model", "mlp-mnist-small", "--data", "mnist-sample", "--limit", "4", "--samples", "1"]
+    for goal in ("labels", "within:0.5", "passes:3"):
+        refused = CliRunner().invoke(app, [*common, "--goal", goal])
+        assert f"the goal {goal} has none" in refused.output + str(refused.exception)
+    done = CliRunner().invoke(app, [*common, "--goal", "margin:2", "--attack", "deepfool", "--json"])
+    assert done.exit_code in (0, 1), done.output
+    assert json.loads(done.stdout)["checks"]

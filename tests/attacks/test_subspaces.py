@@ -156,3 +156,28 @@ def test_what_a_subspace_cannot_be(make, words):
     model, x = affine_case(C, D, N, seed=6)
     with pytest.raises(InputError, match=words):
         make(model, x)
+
+
+def test_a_wide_layer_leaves_classes_out_in_a_small_subspace():
+    """What is worth a look at the last hidden layer is said by the input, not by how few coordinates it may move in."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 600), nn.ReLU(), nn.Linear(600, 10))
+    x = torch.rand(12, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    band = make_bands((3, 16, 16), 12)[0]
+    assert 64 * band.dimensions < 10 * 600
+    some, every = deepfool(net, x, subspace=band), deepfool(net, x, subspace=band, candidates="all")
+    assert some.backwards.sum() < 0.7 * every.backwards.sum()
+    assert torch.allclose(some.norm, every.norm, rtol=1e-2)
+
+
+def test_gradients_are_whole_at_the_bounds():
+    """Samples on the bounds of their box, as black pixels are: a step away from them is as good as any other."""
+    model, x = affine_case(C, D, N, seed=7)
+    x = x.round()
+    weights = torch.ones(D, dtype=torch.float64)
+    plain = deepfool(model, x, bounds=(0, 1), overshoot=1e-6)
+    weighted = deepfool(model, x, bounds=(0, 1), overshoot=1e-6, weights=weights)
+    assert torch.allclose(plain.norm, weighted.norm, rtol=1e-6)
+    basis = draw_subspace(D, D)  # everything, in other coordinates
+    turned = smallest(model, x, bounds=(0, 1), subspace=basis, budget=300)
+    assert (turned.norm[turned.fooled] < 1.3 * plain.norm[turned.fooled]).all()

@@ -265,7 +265,7 @@ def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool, unmask: bo
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
     f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
-    found = find_hidden_layer(calls, x, read[1])
+    found = find_hidden_layer(calls, x, read[1], getattr(f.model, "input_entries", None))
     if found is None:
         return read, None
     f.hidden_layer, at_hidden = found

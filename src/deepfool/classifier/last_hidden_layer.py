@@ -83,11 +83,14 @@ def _weighted_layers(model: object) -> list[nn.Module]:
     return [m for m, weight in weights if isinstance(weight, Tensor) and weight.ndim >= 2]
 
 
-def find_hidden_layer(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple[HiddenLayer, Tensor] | None:
+def find_hidden_layer(
+    calls: Sequence[Call], x: Tensor, scores: Tensor, features: int | None = None
+) -> tuple[HiddenLayer, Tensor] | None:
     """The last hidden layer of the network that made these calls for the batch x, and the tensor there, if it has one.
 
     What the last layer but one returns, so that the activation after it counts too; what the last layer is given, if
-    the gradients of all classes would take too much there.
+    the gradients of all classes would take too much there: beside the `features` of an input, where x are coordinates
+    of inputs that are larger.
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> x = torch.zeros(5, 4, requires_grad=True)
@@ -100,9 +103,10 @@ def find_hidden_layer(calls: Sequence[Call], x: Tensor, scores: Tensor) -> tuple
     if len(calls) < 2:
         return None
     (before, _, returned), (last, given, _) = calls
+    entries = x.numel() if features is None else len(x) * features
     for layer, hidden in ((HiddenLayer(before, True), returned), (HiddenLayer(last, False), given)):
         whole = hidden.ndim > 1 and len(hidden) == len(x) and hidden.requires_grad and hidden is not x
-        if whole and scores.shape[1] * hidden.numel() <= WORTH * x.numel():
+        if whole and scores.shape[1] * hidden.numel() <= WORTH * entries:
             return (layer, hidden) if is_only_way(hidden, x, scores) else None
     return None
 

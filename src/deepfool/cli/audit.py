@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepfool.cli.evaluate import read_bounds, read_knobs, read_p, read_split
-from deepfool.cli.options import RUN_CODE
+from deepfool.cli.options import GOAL, RUN_CODE
 from deepfool.cli.output import echo, make_console
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def audit_run(
     attack: str | None = typer.Option(None, help="The attack to audit on the model (default: smallest)."),
     p: str | None = typer.Option(None, "--p", "-p", help="The norm: 1, 2 or inf (default: 2)."),
     bounds: str | None = typer.Option(None, metavar="LOW,HIGH", help="Keep x + r within bounds (default: none)."),
+    goal: str | None = GOAL,
     knob: list[str] = typer.Option([], metavar="NAME=VALUE", help="Any other argument of the attack; may be repeated."),
     arch: str | None = typer.Option(None, help="The architecture, for file: models."),
     split: str | None = typer.Option(None, help="The split, for data sets that have splits (default: test)."),
@@ -48,7 +49,7 @@ def audit_run(
     from deepfool.runs.records import Run
 
     if run is not None:
-        own = {"--attack": attack, "--p": p, "--bounds": bounds, "--knob": knob or None, "--arch": arch,
+        own = {"--attack": attack, "--p": p, "--bounds": bounds, "--goal": goal, "--knob": knob or None, "--arch": arch,
                "--split": split, "--size": size, "--limit": limit}  # fmt: skip
         if given := [name for name, value in own.items() if value is not None]:
             raise InputError(f"a run has its own {', '.join(given)}.", hint="leave it out, or leave out the run.")
@@ -59,7 +60,7 @@ def audit_run(
         found = audit(
             model, data, attack or "smallest", p=read_p(p or "2"), bounds=read_bounds(bounds), arch=arch,
             split=read_split(split, data, "test"), size=size, limit=limit, samples=samples, device=device,
-            **read_knobs(knob, audit),
+            **(read_knobs(knob, audit) | ({} if goal is None else {"goal": goal})),
         )  # fmt: skip
     if as_json:
         echo(json.dumps(found.as_dict(), allow_nan=False))

@@ -38,6 +38,8 @@ class Lifted(nn.Module):
         """`boxed`: the coordinates have the same box, so that points leave it by rounding at most."""
         super().__init__()
         self.boxed = boxed
+        self.input_entries = x[0].numel()
+        """Of an input, which may have more of them than there are coordinates."""
         self.model, self.subspace, self.like = model, subspace, x
         self.x_0 = x.detach().reshape(len(x), -1)
         self.c_0 = subspace.to(self.x_0)

@@ -28,6 +28,7 @@ from deepfool.runs.audit.subject import (
     choose_samples,
     make_subject,
     read_knobs,
+    refuse_other_goals,
     spread,
 )
 from deepfool.runs.execution import choose_device
@@ -93,6 +94,7 @@ def audit(
         return _audit_run(subject, model, data, samples=samples, device=device, may_run_code=may_run_code)
     if data is None:
         raise InputError("an audit needs a run, or a model and data.", hint="deepfool.audit(model, data).")
+    refuse_other_goals(knobs)
     source = resolve(copy.deepcopy(subject) if isinstance(subject, nn.Module) else subject, arch=arch)
     chosen = load(data, split=split, size=size)
     job = describe_job(

@@ -93,13 +93,27 @@ def spread(count: int, wanted: int) -> Ints:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))
 
 
+def refuse_other_goals(knobs: Mapping[str, Any]) -> None:
+    """An error where the scores are not those of classes: the checks look at which class wins.
+
+    >>> refuse_other_goals({"goal": "within:0.5"})
+    Traceback (most recent call last):
+    ...
+    deepfool.errors.InputError: an audit looks at the scores of classes, and the goal within:0.5 has none. Hint: ...
+    """
+    aim = find_goal(knobs)
+    if aim.reads != "classes":
+        raise InputError(
+            f"an audit looks at the scores of classes, and the goal {aim} has none.",
+            hint="measure again with --attack smallest and a larger budget, and compare.",
+        )
+
+
 def make_subject(
     module: nn.Module, data: Data, job: Job, rows: Sequence[Row], records: Records, *, strong: int = STRONG
 ) -> Subject:
     """Attack the samples of these rows again with the strongest attack, at `strong` passes and a tenth of them."""
-    aim = find_goal(job.knobs)
-    if aim.reads != "classes":
-        raise InputError(f"an audit looks at the scores of classes, and the goal {aim} has none.")
+    refuse_other_goals(job.knobs)
     x = data.batch([row["index"] for row in rows])
     batch = Batch([row["index"] for row in rows], np.asarray(x), [-1] * len(rows))
     weak_rows: tuple[Row, ...] = ()
