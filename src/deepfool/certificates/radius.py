@@ -29,7 +29,8 @@ GAIN = 1.2
 """What a last pass that the time allows must be able to gain, or it is not begun."""
 SLOWER = 0.7
 """How the time of a pass grows with the radius, as a power: on lenet-cifar10 a ball ten times as large takes three to
-five times as long. A radius that would take longer than what is left is made smaller."""
+four times as long, a power of 0.55; more leaves room. A radius that would take longer than what is left is made
+smaller."""
 ROUNDS = 6
 """Passes at most."""
 STEPS = 8
