@@ -27,9 +27,10 @@ PASSES = 30
 is deep, is certified for little, and is bounded much sooner on a small ball. So a first answer is there early."""
 GAIN = 1.2
 """What a last pass that the time allows must be able to gain, or it is not begun."""
-SLOWER = 0.5
-"""How the time of a pass grows with the radius, as a power: on lenet-cifar10 a ball ten times as large takes three
-times as long. A radius that would take longer than what is left is made smaller."""
+SLOWER = 0.7
+"""How the time of a pass grows with the radius, as a power: on lenet-cifar10 a ball ten times as large takes three to
+four times as long, a power of 0.55; more leaves room. A radius that would take longer than what is left is made
+smaller."""
 ROUNDS = 6
 """Passes at most."""
 STEPS = 8
