@@ -16,7 +16,7 @@ def digits():
 
 @pytest.fixture
 def worth_it(monkeypatch):
-    """Rows of a small model would all be taken."""
+    """Rows of a small model would all be taken, as those of FC500 are without bounds."""
     monkeypatch.setattr(pruning, "WORTH", 0)
 
 
@@ -40,7 +40,7 @@ def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
     ("knobs", "most_forwards", "most_rows"),
     [({}, 3.1, 5.6), ({"p": torch.inf}, 3.1, 5.6), ({"bounds": (0, 1)}, 5.1, 8.9)],
 )
-def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most_forwards, most_rows):
+def test_rows_are_taken_only_for_classes_that_can_be_nearest(worth_it, digits, knobs, most_forwards, most_rows):
     every, _, _ = count(*digits, candidates="all", **knobs)
     auto, forwards, rows = count(*digits, **knobs)
     assert forwards <= most_forwards
@@ -49,7 +49,7 @@ def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most
     assert torch.equal(auto.adv_label, every.adv_label)
 
 
-def test_what_a_sample_pays_does_not_depend_on_its_batch(digits):
+def test_what_a_sample_pays_does_not_depend_on_its_batch(worth_it, digits):
     model, x = digits
     together = deepfool(model, x)
     alone = [deepfool(model, x[i : i + 1]) for i in range(12)]

@@ -27,10 +27,11 @@ known classes suggest; more where the known ones disagree by more. The smallest 
 images of four networks in three settings (docs/benchmarks/speed.md)."""
 WIDE = 64
 """Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
-WORTH = 2**20
+WORTH, FREE = 2**20, 4
 """Multiplications of the rows that can be left out at a point, from which on it is worth asking which: below that, all
-rows cost less than the question. On mlp-mnist-small (0.1 million) "all" takes two thirds of the time of "auto" for 200
-images; on fc500-mnist (2.8 million) "auto" takes three quarters of that of "all" inside bounds, and as long without."""
+rows cost less than the question. Without bounds FREE times as many, because there are fewer steps, and it is the later
+ones that need few rows. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of
+20 to 200: fc500-mnist gains inside bounds from batches of about 50 on, and without bounds hardly ever."""
 SMALL, ROUND = 8, 2**24
 """At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
 smaller rounds cost more than they save. Measured on the dense and convolutional networks of the zoo."""
@@ -47,7 +48,7 @@ def can_prune(task: Task) -> bool:
     asked, f = task.asked, task.model.f
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
     plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
-    worth = f.row_work * (asked.classes - FIRST - 1) >= WORTH
+    worth = f.row_work * (asked.classes - FIRST - 1) >= WORTH * (FREE if asked.lower is None else 1)
     return enough and plain and worth and f.hidden_layer is not None
 
 
