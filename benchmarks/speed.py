@@ -45,6 +45,7 @@ class Case:
 
 CASES = (
     Case("fc500-mnist", 200, targets=(("adv-lib", 10), ("foolbox", 25), ("ART", 100))),
+    Case("fc500-mnist", 200, boxed=True, targets=(("adv-lib", 5),)),
     Case("lenet-mnist", 200, targets=(("adv-lib", 8), ("foolbox", 20), ("ART", 70))),
     Case("nin-cifar10", 64, targets=(("adv-lib", 6), ("foolbox", 12), ("ART", 40))),
     Case("lenet-mnist", 200, boxed=True, targets=(("adv-lib", 4), ("foolbox", 10), ("ART", 40))),

@@ -14,6 +14,12 @@ def digits():
     return load_model("fc500-mnist"), load_data("mnist-sample").batch(torch.arange(100))
 
 
+@pytest.fixture
+def worth_it(monkeypatch):
+    """Rows of a small model would all be taken, as those of FC500 are without bounds."""
+    monkeypatch.setattr(pruning, "WORTH", 0)
+
+
 def count(model, x, **knobs):
     """(forward passes, backward rows) per sample as the model sees them; the attack's own count must agree."""
     seen = []
@@ -34,7 +40,7 @@ def test_all_classes_cost_a_row_each_and_no_forward_pass_is_made_twice(digits):
     ("knobs", "most_forwards", "most_rows"),
     [({}, 3.1, 5.6), ({"p": torch.inf}, 3.1, 5.6), ({"bounds": (0, 1)}, 5.1, 8.9)],
 )
-def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most_forwards, most_rows):
+def test_rows_are_taken_only_for_classes_that_can_be_nearest(worth_it, digits, knobs, most_forwards, most_rows):
     every, _, _ = count(*digits, candidates="all", **knobs)
     auto, forwards, rows = count(*digits, **knobs)
     assert forwards <= most_forwards
@@ -43,7 +49,7 @@ def test_rows_are_taken_only_for_classes_that_can_be_nearest(digits, knobs, most
     assert torch.equal(auto.adv_label, every.adv_label)
 
 
-def test_what_a_sample_pays_does_not_depend_on_its_batch(digits):
+def test_what_a_sample_pays_does_not_depend_on_its_batch(worth_it, digits):
     model, x = digits
     together = deepfool(model, x)
     alone = [deepfool(model, x[i : i + 1]) for i in range(12)]
@@ -53,7 +59,19 @@ def test_what_a_sample_pays_does_not_depend_on_its_batch(digits):
         torch.testing.assert_close(one.r[0], together.r[i], rtol=1e-3, atol=1e-5)
 
 
-def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
+@pytest.mark.parametrize("knobs", [{}, {"bounds": (0, 1)}])
+def test_rows_that_cost_less_than_the_question_are_all_taken(digits, knobs):
+    """Counted in multiplications: it depends neither on the machine nor on the batch."""
+    _, x = digits
+    model = load_model("mlp-mnist-small")
+    auto, every = deepfool(model, x, **knobs), deepfool(model, x, candidates="all", **knobs)
+    assert torch.equal(auto.backwards, every.backwards)
+    assert torch.equal(auto.forwards, every.forwards)
+    assert torch.equal(auto.r, every.r)
+    assert torch.equal(deepfool(model, x[:1], **knobs).backwards, every.backwards[:1])
+
+
+def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope(worth_it):
     """Class 4 has the lowest score but one, and the nearest boundary: inside the margin, so it has to be looked at."""
     w = torch.zeros(6, 80)
     for k, slope in enumerate([0.0, 1.0, 1.0, 1.0, 1.5, 1.0]):
@@ -66,7 +84,7 @@ def test_a_class_that_comes_late_by_its_score_is_found_by_its_slope():
 
 
 @pytest.mark.parametrize("p", [2, torch.inf])
-def test_of_many_classes_few_are_looked_at(p):
+def test_of_many_classes_few_are_looked_at(worth_it, p):
     """The slopes of 300 classes are estimated at the last hidden layer; the first step is still that of all of them."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(400, 64), torch.nn.Tanh(), torch.nn.Linear(64, 300))
@@ -81,7 +99,7 @@ def test_of_many_classes_few_are_looked_at(p):
     torch.testing.assert_close(alone.r[0], auto.r[3])
 
 
-def test_which_classes_a_sample_looks_at_does_not_depend_on_its_neighbours():
+def test_which_classes_a_sample_looks_at_does_not_depend_on_its_neighbours(worth_it):
     """The slopes behind the hidden layer are ten times what it says for class 9 alone, so that it is not looked at:
     alone or beside another sample that lacks more classes."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU(), torch.nn.Linear(64, 10))

@@ -43,7 +43,7 @@ def test_smaller_than_deepfool_on_real_networks(name, p):
     larger = smaller.norm > plain.norm * (1 + 1e-5)
     assert larger.float().mean() <= (0.03 if p == 1 else 0)  # in l1 a row in a hundred, by less than 3 %, measured
     assert (smaller.norm <= 1.1 * plain.norm).all()
-    assert smaller.norm.mean() < small.norm.mean() < 0.98 * plain.norm.mean()
+    assert smaller.norm.mean() < small.norm.mean() < 0.99 * plain.norm.mean()
     for size in (7, 40):
         again = torch.cat([model(part).argmax(1) for part in smaller.x.split(size)])
         assert (again == smaller.adv_label).all()

@@ -9,13 +9,15 @@ from torch import nn
 import deepfool as df
 from deepfool import norms
 from deepfool.attacks import deepfool as algorithm
+from deepfool.attacks.shared import pruning
 from tests.syncing import Syncs
 
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """As on a device whose numbers are not at hand."""
+    """As on a device whose numbers are not at hand, and on a network whose rows are worth leaving out."""
     monkeypatch.setattr(norms, "ON_THE_HOST", ())
+    monkeypatch.setattr(pruning, "WORTH", 0)
 
 
 def make_case(classes, samples, seed=0):

@@ -7,7 +7,9 @@ two scores (0, f). Where the paper is silent:
 - the point that is tested is the one that is returned, x_0 + (1 + overshoot) * sum of r_i; the linearisation is
   taken at x_0 + sum of r_i, without the overshoot;
 - inside bounds each step is the smallest one that stays in the box, the first two are shortened (`IN_BOX`), and the
-  overshoot is cut at the box. Where no boundary can be reached in the box, the step goes as far as the box allows;
+  overshoot is cut at the box. There the linearisation is taken at the overshot point, so that no overshoot is left of
+  the steps before the last one, and the answer is about 1 % smaller. Where no boundary can be reached in the box, the
+  step goes as far as the box allows;
 - a class whose gradient difference is zero or not finite is passed over for the next-nearest; where none is left the
   sample is STUCK;
 - a tie (equal scores) is a boundary at distance zero: the step is then as long as the smallest margin that counts.
@@ -31,11 +33,12 @@ from deepfool.schemas import Schema
 from deepfool.subspaces import Subspace
 from deepfool.values import check_count, check_overshoot
 
-IN_BOX = (0.6, 0.7)
+IN_BOX = (0.6, 0.9)
 """Inside bounds, how much of the first steps is taken before the classifier is linearised again. Features that stop at
 a bound hand their share to others that the linear picture knows less of: whole first steps end 5 to 9 % farther out on
-the networks of the zoo (docs/benchmarks/speed.md). Where the classifier is affine the sum of the steps is the same. Not
-for p < 2, where a step takes the gradients of all classes and costs too much to be taken twice more."""
+the networks of the zoo (docs/benchmarks/speed.md, also for other shares). Where the classifier is affine, the overshoot
+aside, the sum of the steps is the same. Not for p < 2, where a step takes the gradients of all classes and costs too
+much to be taken twice more."""
 
 
 @attack
@@ -65,7 +68,8 @@ def deepfool(
         model: anything that maps a batch to class scores (see `Classifier`); left as it was found.
         x: the inputs, any shape after the batch dimension, floating point.
         p: the norm to keep small, in [1, inf].
-        overshoot: eta of the paper, how far beyond the boundary to go, relative to the perturbation.
+        overshoot: eta of the paper, how far beyond the boundary to go, relative to the perturbation; inside bounds
+            (p >= 2) relative to the last step.
         max_iter: steps after which a sample is given up as EXHAUSTED.
         candidates: "auto" considers all classes, but takes gradients only for those that can be nearest, where the
             model has a last hidden layer that every path to the scores passes through, and otherwise for all;
@@ -147,6 +151,8 @@ class Walk:
         self.fooled = torch.zeros_like(asked.label, dtype=torch.bool)
         in_box = asked.lower is not None and start is None and asked.p >= 2
         self.shares = torch.tensor([*IN_BOX, 1.0]).to(asked.x_0) if in_box else None
+        self.stretch = 1 + overshoot if in_box else 1.0
+        """The classifier is linearised at x_0 + stretch * r: in the box, at the point that is returned."""
         self.rest = torch.zeros_like(self.r) if in_box else self.r
         """(n, d): what was left out of a shortened step."""
 
@@ -161,7 +167,7 @@ class Walk:
         Samples that have no step to take (STUCK), or turn out to be fooled at x_i already, are left out.
         """
         task, asked = self.task, self.task.asked
-        r = self.at(rows, 1.0)
+        r = self.at(rows, self.stretch)
         x_i = asked.clamp(rows, asked.of(rows, asked.x_0) + r)
         begin = self.start is None and not self._begun
         pruned = not isinstance(self.candidates, Tensor) and self.candidates == "auto" and can_prune(task)
@@ -184,7 +190,10 @@ class Walk:
         left, lost = torch.stack([going.logical_not().any(), stuck.any()]).tolist()  # one look at the numbers
         if lost:
             linear.give_up(stuck)
-        return (rows[going], linear.nearest.step[going]) if left else (rows, linear.nearest.step)
+        if not left:
+            return rows, linear.nearest.step
+        here = going.nonzero()[:, 0]
+        return rows[here], linear.nearest.step.index_select(0, here)
 
     def advance(self, rows: Tensor, r_i: Tensor, *, last: bool = False) -> Tensor:
         """Lines 12 and 13: add the step and test the overshot point; returns the samples that are not fooled yet."""
@@ -195,7 +204,7 @@ class Walk:
             self.rest[rows] = (1 - share)[:, None] * r_i
             r_i, tested = share[:, None] * r_i, rows[share == 1]  # the others are seen by the next linearisation
         self._begun = self._begun or len(rows) > 0
-        self.r[rows] += r_i
+        self.r.index_add_(0, rows, r_i)
         self.i[rows] += 1
         task.best.iterations[rows] += 1
         if len(tested):
@@ -231,7 +240,7 @@ class Walk:
         if self.shares is None:
             return torch.zeros_like(stuck)
         rest = stuck & self._shortened(rows)
-        linear.nearest.step = torch.where(rest[:, None], self.rest[rows], linear.nearest.step)
+        linear.nearest.step = torch.where(rest[:, None], self.task.asked.of(rows, self.rest), linear.nearest.step)
         self.i[rows] = torch.where(rest, len(self.shares), self.i[rows])
         return rest
 

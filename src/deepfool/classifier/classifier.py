@@ -84,6 +84,8 @@ class Classifier:
         """Whether several gradient rows can be taken in one backward pass; found out at the first try."""
         self.row_bytes: int | None = None
         """What one gradient row of one sample takes, estimated from the first forward pass."""
+        self.row_work = 0
+        """What one gradient row of one sample multiplies, counted in the first forward pass that looked for layers."""
         self.hidden_layer: HiddenLayer | None = None
         """The last hidden layer, if there is one that every path from the input to the scores passes through."""
         self.hidden_layer_sought = False

@@ -18,6 +18,7 @@ from torch import Tensor
 from deepfool.classifier.classifier import Classifier
 from deepfool.classifier.last_hidden_layer import find_hidden_layer, follow_layers
 from deepfool.classifier.unmasking import Unmasking, seeing_through
+from deepfool.classifier.work import count_work
 from deepfool.errors import ModelError, is_out_of_memory
 from deepfool.norms import norm
 
@@ -259,12 +260,14 @@ def _measured_forward(f: Classifier, x: Tensor, *, seek_hidden: bool, unmask: bo
     with (
         torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept),
         follow_layers(f.model if seek_hidden else None) as calls,
+        count_work(f.model if seek_hidden else None) as work,
     ):
         returned, mode = _run(f, x, unmask)
     read = _read(f, x, returned, mode)
     # A backward step holds the incoming and the outgoing gradient, and a work copy of each.
     f.row_bytes = math.ceil(4 * largest)
     f.hidden_layer_sought = f.hidden_layer_sought or seek_hidden
+    f.row_work = work.products // len(x) if seek_hidden else f.row_work
     found = find_hidden_layer(calls, x, read[1], getattr(f.model, "input_entries", None))
     if found is None:
         return read, None

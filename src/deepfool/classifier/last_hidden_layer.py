@@ -64,7 +64,7 @@ def follow_layers(model: object) -> Iterator[Sequence[Call]]:
         if given and isinstance(given[0], Tensor) and isinstance(returned, Tensor):
             calls.append((layer, given[0], returned))
 
-    hooks = [layer.register_forward_hook(note) for layer in _weighted_layers(model)]
+    hooks = [layer.register_forward_hook(note) for layer in weighted_layers(model)]
     try:
         yield calls
     finally:
@@ -72,7 +72,7 @@ def follow_layers(model: object) -> Iterator[Sequence[Call]]:
             hook.remove()
 
 
-def _weighted_layers(model: object) -> list[nn.Module]:
+def weighted_layers(model: object) -> list[nn.Module]:
     """Linear and convolutional layers, and anything else with a matrix for a weight; none where hooks do not work."""
     if not isinstance(model, nn.Module):
         return []

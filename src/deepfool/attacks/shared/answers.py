@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from deepfool import norms
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.question import Question
@@ -93,7 +94,11 @@ class Answers:
         self, rows: Tensor, r: Tensor, z: Tensor, size: Tensor, better: Tensor, kept: Tensor, evidence: Evidence
     ) -> None:
         """Answers where they are `better`, and points that are `kept`, without asking how many these are."""
-        self.r[rows] = torch.where(kept[:, None], r, self.r[rows])
+        if self.r.device.type in norms.ON_THE_HOST:
+            here = kept.nonzero()[:, 0]
+            self.r.index_copy_(0, rows[here], r if len(here) == len(r) else r.index_select(0, here))
+        else:
+            self.r[rows] = torch.where(kept[:, None], r, self.r[rows])
         self.adv_label[rows] = torch.where(kept, z.argmax(1), self.adv_label[rows])
         self.size[rows] = torch.where(better, size, self.size[rows])
         self.status[rows] = torch.where(better, int(Status.FOOLED), self.status[rows])
@@ -126,13 +131,16 @@ class Answers:
     def result(self) -> Adversarial:
         """What the attack returns: everything in the order and shape of the inputs."""
         asked, everyone = self.asked, self.asked.everyone
-        lost = ~asked.clamp(everyone, asked.x_0 + self.r).isfinite().all(1)  # a search that left the range of the type
-        self.r[lost] = 0
-        self.adv_label[lost] = asked.label[lost]
-        r = asked.settled(everyone, self.r)
+        point = asked.clamp(everyone, asked.x_0 + self.r)
+        lost = ~norm(point, math.inf).isfinite()  # a search that left the range of the type
+        if point.device.type not in norms.ON_THE_HOST or bool(lost.any()):
+            self.r[lost] = 0
+            self.adv_label[lost] = asked.label[lost]
+            point = asked.clamp(everyone, asked.x_0 + self.r)
+        r = point - asked.x_0
         failed = (self.status == Status.STUCK) | (self.status == Status.EXHAUSTED)
         return Adversarial(
-            x=asked.shaped(asked.clamp(everyone, asked.x_0 + self.r)), r=r.view(asked.like.shape), label=asked.label,
+            x=asked.shaped(point), r=r.view(asked.like.shape), label=asked.label,
             adv_label=self.adv_label, norm=torch.where(failed, torch.inf, asked.measure(r)),
             iterations=self.iterations, status=self.status, forwards=self.model.forwards,
             backwards=self.model.backwards, evidence=self.evidence, converged=self.converged(),

@@ -29,10 +29,13 @@ def step_to_boundary(
     >>> step_to_boundary(torch.zeros(1, 2), torch.tensor([-10.0]), torch.tensor([[3.0, 4.0]]), None, None, 2)
     (tensor([[-1.2000, -1.6000]]), tensor([True]))
     """
-    towards, length = torch.where((gap < 0).unsqueeze(-1), -w, w), gap.abs()
+    side, length = torch.where(gap < 0, -1.0, 1.0).to(w.dtype).unsqueeze(-1), gap.abs()
+    towards = w * side
     if lower is None or upper is None:
         return step(length, towards, p), distance(length, towards, p).isfinite()
-    room = torch.where(towards > 0, upper - x, x - lower).clamp_min(0)
+    sign = towards.sign()
+    wall = (sign * torch.finfo(w.dtype).max).clamp(lower, upper)  # a choice by `where` takes many times as long
+    room = torch.mul(wall - x, sign).clamp_min_(0)
     return step_in_box(length, towards, room, p, channels)
 
 
@@ -67,9 +70,9 @@ class NearestBoundary:
         and a point is done as soon as the next free distance is no smaller than what it has.
         """
         if self.lower is None or self.upper is None:
-            far, best = free.min(1, keepdim=True)
-            k, gap, w = (_choose(v, best)[:, 0] for v in (classes, gap, w))
-            self._take(at, far[:, 0] < self.distance[at], far[:, 0], k, gap, w, step(gap, w, self.p))
+            far, best = free.min(1)
+            k, gap, w = (_choose(v, best) for v in (classes, gap, w))
+            self._take(at, far < self.distance[at], far, k, gap, w, step(gap, w, self.p))
             return
         order = free.argsort(1)
         free = free.gather(1, order)
@@ -80,34 +83,55 @@ class NearestBoundary:
                 return
             wide = 1 if on_host or turn < IN_TURN else turn
             columns = order[here, turn : turn + wide]
-            self._try(at[here], *(v[here[:, None], columns] for v in (classes, gap, w)))
+            self._try(at[here], *(_choose(v, columns, here) for v in (classes, gap, w)))
             turn += wide
 
     def _try(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor) -> None:
         """The steps to the boundaries of some classes (m, j) of each of these points, inside the box."""
-        assert self.lower is not None
-        assert self.upper is not None
-        box = (self.lower[who, None], self.upper[who, None])
-        r_k, possible = step_to_boundary(self.x[who, None], gap, w, *box, self.p, self.channels)
-        size, best = torch.where(possible, norm(r_k, self.p, self.channels), math.inf).min(1, keepdim=True)
-        closer = size[:, 0] < self.distance[who]
+        x, lower, upper = (self._of(who, v)[:, None] for v in (self.x, self.lower, self.upper) if v is not None)
+        r_k, possible = step_to_boundary(x, gap, w, lower, upper, self.p, self.channels)
+        size, best = norm(r_k, self.p, self.channels).masked_fill(~possible, math.inf).min(1)
+        closer = size < self.distance[who]
         if self.stretch:
             closer |= self.gap[who].isinf()
-        chosen = (_choose(v, best)[:, 0] for v in (k, gap, w, r_k))
-        self._take(who, closer, size[:, 0], *chosen)
+        self._take(who, closer, size, *(_choose(v, best) for v in (k, gap, w, r_k)))
 
     def _take(self, who: Tensor, closer: Tensor, size: Tensor, k: Tensor, gap: Tensor, w: Tensor, r_k: Tensor) -> None:
         """Where it is `closer`. Nobody asks how many these are: on a GPU the host would have to wait for the answer."""
-        self.l_hat[who] = torch.where(closer, k, self.l_hat[who])
-        self.gap[who] = torch.where(closer, gap, self.gap[who])
-        self.distance[who] = torch.where(closer, size, self.distance[who])
-        self.w[who] = torch.where(closer[:, None], w, self.w[who])
-        self.step[who] = torch.where(closer[:, None], r_k, self.step[who])
+        kept = self.l_hat, self.gap, self.distance, self.w, self.step
+        found = k, gap, size, w, r_k
+        if self.x.device.type in norms.ON_THE_HOST:
+            here = closer.nonzero()[:, 0]
+            if len(here) == len(self.x):
+                self.l_hat, self.gap, self.distance, self.w, self.step = found
+            else:
+                for old, new in zip(kept, found, strict=True):
+                    old.index_copy_(0, who[here], self._of(here, new))
+            return
+        for old, new in zip(kept, found, strict=True):
+            old[who] = torch.where(closer if new.ndim == 1 else closer[:, None], new, old[who])
+
+    def _of(self, who: Tensor, values: Tensor) -> Tensor:
+        """values[who], where these are in order and none comes twice: as many as there are is all of them."""
+        return values if len(who) == len(values) else values.index_select(0, who)
 
 
-def _choose(values: Tensor, columns: Tensor) -> Tensor:
-    """(m, j, ...): values[i, columns[i]] for each i."""
-    return values[torch.arange(len(values), device=values.device)[:, None], columns]
+def _choose(values: Tensor, columns: Tensor, rows: Tensor | None = None) -> Tensor:
+    """(m, j, ...): values[i, columns[i]] for each i, or of these rows; `columns` is (m,) or (m, k)."""
+    n, m = values.shape[:2]
+    if m == 1 and rows is None:
+        return values.view(*columns.shape, *values.shape[2:])
+    if values.ndim == 2 and rows is None:
+        return values.gather(1, columns.view(n, -1)).view_as(columns)
+    rows = torch.arange(n, device=values.device) if rows is None else rows
+    rows = rows if columns.ndim == 1 else rows[:, None]
+    if values.ndim == 2:
+        return values[rows, columns]
+    if values.is_contiguous():
+        flat, chosen = values.flatten(0, 1), rows * m + columns
+    else:  # gradients come class by class
+        flat, chosen = values.transpose(0, 1).flatten(0, 1), columns * n + rows
+    return flat.index_select(0, chosen.flatten()).view(*columns.shape, *values.shape[2:])
 
 
 class Linearisation:
@@ -142,7 +166,7 @@ class Linearisation:
             w = asked.masked(rows, whole)
             length = norm(w, dual(asked.p))
             free = reach(part.abs(), length)
-            nearest = whole[torch.arange(len(at), device=at.device), free.argmin(1)]
+            nearest = _choose(whole, free.argmin(1))
             task.model.rounding.learn(rows, self.x_i[at], nearest)
             lengths.append(length)
             self._sloped[at] |= free.isfinite().any(1)

@@ -27,8 +27,13 @@ known classes suggest; more where the known ones disagree by more. The smallest 
 images of four networks in three settings (docs/benchmarks/speed.md)."""
 WIDE = 64
 """Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
-SMALL, CHEAP = 8, 2**19
-"""At least SMALL samples (if there are) go through a round together, or as many as have CHEAP bytes of gradients:
+WORTH, FREE = 2**20, 4
+"""Multiplications of the rows that can be left out at a point, from which on it is worth asking which: below that, all
+rows cost less than the question. Without bounds FREE times as many, because there are fewer steps, and it is the later
+ones that need few rows. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of
+20 to 200: fc500-mnist gains inside bounds from batches of about 50 on, and without bounds hardly ever."""
+SMALL, ROUND = 8, 2**24
+"""At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
 smaller rounds cost more than they save. Measured on the dense and convolutional networks of the zoo."""
 MANY, AT_ONCE, MOST = 50, 8, 24
 """Of MANY classes or more, AT_ONCE are looked at before the bar is lowered to what they showed, and MOST in all at one
@@ -36,12 +41,15 @@ point. Chosen on EfficientNet-Lite0, where the first step was that of the full J
 
 
 def can_prune(task: Task) -> bool:
-    """Whether classes may be left out: behind a last hidden layer that every path passes through, and where the layer
-    was measured to be a good judge: in l2 and linf, and without a mask."""
-    asked = task.asked
+    """Whether classes may be left out: behind a last hidden layer that every path passes through, where the layer was
+    measured to be a good judge (in l2 and linf, and without a mask), and where their rows are worth it.
+
+    None of this depends on the batch or the machine, so neither does an answer."""
+    asked, f = task.asked, task.model.f
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
     plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
-    return enough and plain and task.model.f.hidden_layer is not None
+    worth = f.row_work * (asked.classes - FIRST - 1) >= WORTH * (FREE if asked.lower is None else 1)
+    return enough and plain and worth and f.hidden_layer is not None
 
 
 class Slopes:
@@ -119,7 +127,7 @@ def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) ->
     slopes.ask_hidden_layer(rows, tangent)  # at every point: on curved networks the slopes of x_0 soon mislead
     classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
     at = linear.everyone
-    together = max(SMALL, CHEAP // max(1, task.model.f.row_bytes or CHEAP))
+    together = max(SMALL, ROUND // max(1, task.model.f.row_work))
     seen = torch.zeros_like(gap, dtype=torch.bool).scatter_(1, own, True)
     for _ in range(gap.numel()):
         slopes.learn(rows[at], classes, linear.consider(at, classes, tangent))

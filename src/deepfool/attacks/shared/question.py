@@ -60,7 +60,7 @@ class Question:
 
     def of(self, rows: Tensor, values: Tensor) -> Tensor:
         """values[rows], for reading only: where that is all of them, they are not copied."""
-        return values if rows is self.everyone else values[rows]
+        return values if rows is self.everyone else values.index_select(0, rows)
 
     def reading(self, rows: Tensor) -> Callable[[Tensor], Tensor] | None:
         """How to read what the model returns for these samples; None: as it is."""
@@ -102,7 +102,8 @@ class Question:
         lower, upper = self.box(rows)
         if lower is None or upper is None:
             return r
-        return r.clamp(lower - self.x_0[rows], upper - self.x_0[rows])
+        x_0 = self.of(rows, self.x_0)
+        return r.clamp(lower - x_0, upper - x_0)
 
     def settled(self, rows: Tensor, r: Tensor) -> Tensor:
         """r as the model sees it: the point x_0 + r, clipped and rounded, minus x_0."""

@@ -41,8 +41,7 @@ class Rounding:
         """Raise the tolerance to what the gradient w at y indicates. `weight`: how large a score difference it has."""
         if self.squashed:
             return
-        terms = (w * y).abs().sum(1) / weight
-        terms = torch.where(terms.isfinite(), terms, torch.zeros_like(terms)).to(self.tolerance.dtype)
+        terms = torch.nan_to_num((w * y).abs_().sum(1) / weight, 0.0, 0.0).to(self.tolerance.dtype)
         self.tolerance.scatter_reduce_(0, rows, self.share * (self.magnitude[rows] + terms), "amax")
 
     def squash(self) -> None:
