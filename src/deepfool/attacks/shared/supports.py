@@ -339,7 +339,7 @@ class Supports:
         free = (self.cap[rows] - moved.sum(1)).clamp_min(0)
         wanted = 1 + (gain.gather(1, order).cumsum(1) < -self.margin[rows, None]).sum(1)
         eager = torch.where(self.best.found(rows), 1.0, EAGER ** self.idle[rows])
-        added = torch.ceil(torch.minimum(eager * wanted / SPLIT, free))
+        added = torch.ceil(torch.minimum(eager * wanted, free) / SPLIT)
         swapped = (free == 0)[:, None] & (most > least) & (self.place < self.swaps[rows, None])
         chosen = ((self.place < added[:, None]) & (most > 0)) | swapped
         into = torch.zeros_like(moved).scatter_(1, order, chosen)
