@@ -252,8 +252,8 @@ HEAD = """\
 Made by `python -m benchmarks.universal`. One v for all images, found on some and judged on others that were not used,
 inside [0, 1]. Rates are the share of those whose decision changes, with 95 % intervals. Both forms use the same images;
 the gradient form takes 200 steps on a fifth of them, 50 at most; the algorithm of 2017 goes through all of them 5
-times, on EfficientNet-Lite0 20 times. Times are seconds of CPU on one thread, judging included; first those of the
-gradient form.
+times, on EfficientNet-Lite0 until all 50 are fooled, which took 8. Times are seconds of CPU on one thread, judging
+included; first those of the gradient form.
 """
 PEERS = """\
 The Adversarial Robustness Toolbox {version}, its DeepFool with 10 steps, and both forms here: {name}, {ball}, 10/255,
