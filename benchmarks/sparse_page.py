@@ -20,8 +20,8 @@ classifies correctly; the heading of each table says how many there were. Counte
 (a pixel of three channels has three), and how many pixels. The mean is over the images that it fooled. An image that it
 did not fool counts as infinite in the median. Passes are forward passes plus backward rows per image. `smallest` was
 run once, and looked at after so many passes. What is ours is bold. An attack that is missing from a table was not
-run on that network, or raised an error: foolbox's FMN raised an `IndexError` on mnist-net_256x6,
-wong_kolter_mnist and conv-mnist-linf ("index 784 is out of bounds").
+run on that network, or raised an error: foolbox's FMN raised an `IndexError` ("index 784 is out of bounds") on
+mnist-net_256x6, wong_kolter_mnist, wong_kolter_cifar_8px, conv-mnist-linf and conv-mnist-certified.
 """
 
 COMPARED = """\
