@@ -15,14 +15,19 @@ from torch import Tensor, nn
 from deepfool import Adversarial, deepfool
 
 
-def small() -> nn.Module:
+def small(bend: type[nn.Module] = nn.Tanh) -> nn.Module:
     """The same network each time: 6 inputs, 4 classes, curved enough to take a few iterations."""
     generator = torch.Generator().manual_seed(7)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    model = nn.Sequential(nn.Linear(6, 16), bend(), nn.Linear(16, 4))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     return model
+
+
+def unproved() -> nn.Module:
+    """The same with a layer that certificates do not know."""
+    return small(nn.GELU)
 
 
 def kinked() -> nn.Module:

@@ -122,7 +122,7 @@ def test_rows_say_whether_they_had_converged():
     st.sampled_from([None, (0.0, 1.0)]),
     st.sampled_from([nn.ReLU, nn.Tanh]),
 )
-@settings(max_examples=15)
+@settings(max_examples=9)
 def test_properties(seed, p, bounds, kind):
     model = mlp((6, 16, 12, 5), kind, seed)
     x = torch.rand(9, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
