@@ -22,7 +22,7 @@ live: $(VENV)/.live
 
 # Two processes at a time, each with files of its own: one waits for browsers and workers while the other computes.
 test: lint
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.tested
 	$(BIN)/pytest -m slow

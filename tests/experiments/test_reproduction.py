@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from deepfool.cli import app
 from deepfool.errors import InputError, RunError
 from deepfool.experiments import EXPERIMENTS, curves, measuring, reproduce, table1
 from deepfool.experiments.drawing import draw_figure_4, draw_figure_5
+from deepfool.experiments.networks import find_subject
 from deepfool.experiments.paper import CLASSIFIERS, PLACES
 from deepfool.experiments.scales import SCALES
+from deepfool.experiments.session import Session
 
 
 def read(out, name):
@@ -108,6 +111,25 @@ def test_a_stopped_reproduction_resumes(tmp_path, monkeypatch):
     reproduce(tmp_path / "out", scale="smoke", only=["table1"])
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert read(tmp_path / "out", "table1")["rows"]
+
+
+def test_a_stopped_training_goes_on_with_its_next_epoch(tmp_path):
+    def tune_in(folder, on_progress=lambda _: None):
+        session = Session(tmp_path / folder, replace(SCALES["smoke"], epochs=2, seeds=(0,)), on_progress=on_progress)
+        return curves.tune(session, find_subject(session, "fc500-mnist"), "clean")
+
+    def stop_in_the_second(step):
+        if step.part.endswith("training 2/2"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune_in("stopped", stop_in_the_second)
+    seen = []
+    resumed = tune_in("stopped", lambda step: seen.append(step.part))
+    assert any(part.endswith("training 2/2") for part in seen)
+    assert not any(part.endswith("training 1/2") for part in seen)
+    assert resumed == tune_in("straight")
+    assert not list((tmp_path / "stopped/checkpoints").iterdir())
 
 
 def test_a_folder_keeps_one_scale(smoke, tmp_path):

@@ -92,17 +92,20 @@ def _tune_once(
 
     def compute() -> dict[str, Any]:
         torch.manual_seed(seed)
+        checkpoint = session.checkpoint(name, settings)
         chosen = range(min(sizes.retested, len(subject.test)))
         tuned = finetune(
             subject.network, training_pair(session, subject, sizes.train),
             test=(subject.test.batch(chosen), subject.test.labels[list(chosen)]), perturb=perturb, epochs=epochs,
             lr_scale=lr_scale, magnify=magnify, recipe=RECIPES[subject.name], judges=judges, judged=sizes.judged,
             batch_size=sizes.batch,
-            seed=seed, cache=session.out / "perturbed" / subject.name, engine=session.engine, workers=session.workers,
+            seed=seed, cache=session.out / "perturbed" / subject.name, checkpoint=checkpoint,
+            engine=session.engine, workers=session.workers,
             on_progress=lambda now: session.report(
                 f"{name}, {now.stage} {now.epoch}/{now.epochs}", now.done, now.total
             ),
         )  # fmt: skip
+        checkpoint.unlink(missing_ok=True)  # the part that is stored now takes its place
         return {
             "seed": seed,
             "epochs": [

@@ -1,6 +1,7 @@
 """One reproduction in one folder: its settings, and what it stores.
 
     OUT/runs/        a run folder for each measurement (see `deepfool.runs.records`), which can be resumed
+    OUT/checkpoints/ trainings that have begun, after each epoch
     OUT/parts/       everything computed, one JSON file each, with the settings it depends on
     OUT/results/     one JSON file for each experiment; the pages are made from these
     OUT/figures/     the figures
@@ -95,8 +96,13 @@ class Session:
 
     def run_folder(self, name: str, settings: Mapping[str, Any]) -> Path:
         """The folder under runs/ for exactly these settings."""
-        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        return self.out / "runs" / f"{name}-{key}"
+        return self.out / "runs" / f"{name}-{_key(settings)}"
+
+    def checkpoint(self, name: str, settings: Mapping[str, Any]) -> Path:
+        """The file of a training with exactly these settings, while it runs."""
+        folder = self.out / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}-{_key(settings)}.pt"
 
     def keep(self, experiment: str, result: Mapping[str, Any], seconds: float) -> None:
         """Store the result of an experiment; if it has not changed, the old file stays, with its date and duration."""
@@ -110,6 +116,10 @@ class Session:
             "provenance": describe_machine(), "engine": self.engine,
         }  # fmt: skip
         write_json(path, {**about, **result})
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def describe_machine() -> dict[str, Any]:
