@@ -79,6 +79,12 @@ def lenet(serve):
     return serve("--model", "lenet-mnist", "--data", "mnist-sample")
 
 
+@pytest.fixture(scope="session")
+def small(serve):
+    """A network that answers at once, for tests that ask much."""
+    return serve("--model", "mlp-mnist-small", "--data", "mnist-sample")
+
+
 def run_async(coroutine):
     """Run a coroutine to its end in a thread of its own: in this one the browser's loop may be running."""
     with ThreadPoolExecutor(1) as pool:

@@ -140,8 +140,8 @@ def test_what_is_taken_home_fools_a_fresh_process(lenet, visit, tmp_path):
         each.left_clean()
 
 
-def test_the_question_can_be_changed(lenet, visit, tmp_path):
-    page = visit(lenet).settled()
+def test_the_question_can_be_changed(small, visit, tmp_path):
+    page = visit(small).settled()
     choose = page.page.select_option
     page.act(lambda: choose("#attack", "deepfool"))
     page.act(lambda: choose("#target", "5"))
@@ -188,8 +188,8 @@ def test_files_that_are_no_use_are_refused_in_words(lenet, visit, tmp_path):
     assert (complaints, len(page.seen.complaints)) == ([], 2)
 
 
-def test_two_tabs_do_not_mix(lenet, visit):
-    first, second = visit(lenet).settled(), visit(lenet).settled()
+def test_two_tabs_do_not_mix(small, visit):
+    first, second = visit(small).settled(), visit(small).settled()
     labels = load("mnist-sample").labels.tolist()
     for turn in range(3):
         for tab, index in ((first, 3 + turn), (second, 30 + turn)):
