@@ -89,6 +89,18 @@ def test_scores_are_woven_into_a_ranking_that_misled():
     assert ranking.distance[0].tolist() == [1, 1, 1, math.inf]
 
 
+def test_scores_halfway_to_a_point_that_fooled_count():
+    ranking = Ranking(
+        order=torch.tensor([[4, 1, 2, 3]]),
+        distance=torch.tensor([[1.0, 2.0, 3.0, 9.0]]),
+        slopes=torch.arange(4.0).view(1, 4, 1),
+        gaps=torch.tensor([[7.0, 6.0, 5.0, 1.0]]),
+    )
+    lacking = torch.tensor([[0.0, 9.0, 1.0, 8.0, -1.0]])  # of the classes 0 to 4
+    ranking.weave_in_scores(torch.tensor([0]), lacking)
+    assert ranking.order[0].tolist() == [4, 2, 1, 3]  # halfway class 2 lacks 3, class 3 lacks 4.5, class 1 7.5
+
+
 def test_the_company_of_a_sample_changes_nothing():
     model, x = models.load("conv-mnist-certified").double(), datasets.load("mnist-sample").batch(range(8)).double()
     together = smallest(model, x, bounds=(0, 1), budget=250)

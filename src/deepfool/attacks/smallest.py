@@ -131,7 +131,7 @@ class _Search:
         self.task, self.asked, self.model, self.best = task, asked, task.model, task.best
         self.p, self.budget, self.seed = asked.p, budget, seed
         self.random = [self._generator(row) for row in asked.x_0]
-        self.ranking = rank_classes(task, candidates, keep=candidates if self.p == 1 else CLASSES)
+        self.ranking = rank_classes(task, candidates, keep=candidates)
         self.tried = min(CLASSES, self.ranking.classes)
         """How many classes are tried before the best point is refined."""
         self.dead = self.ranking.distance[:, 0].isinf()
@@ -213,14 +213,15 @@ class _Search:
     def _pass_over(self, rows: Tensor) -> None:
         """Once something has fooled, classes that look far are not tried.
 
-        In l1 the linear distance goes by the steepest feature alone. Where the first class was not found where it
-        looked to be, the classes with the best scores come sooner.
+        Where the first class was not found where it looked to be, the linear picture misleads, and the classes with the
+        best scores come sooner.
         """
         known, nearest = self.best.found(rows), self.ranking.nearest(rows)
         off = self.best.size[rows] / nearest
         right = (off < NEAR) & (off > 1 / NEAR)
-        if self.p == 1:
-            self.ranking.weave_in_scores(rows[(self.begun[rows] == 1) & known & ~right])
+        misled = rows[(self.begun[rows] == 1) & known & ~right]
+        # In l1 the point that fooled first is dense, and says little about sparse ones.
+        self.ranking.weave_in_scores(misled, None if self.p == 1 else self.descents.lacking[misled])
         limit = torch.where(right, NEAR, FAR)
         for _ in range(self.tried):
             k = self.begun[rows]

@@ -89,6 +89,8 @@ class Descents:
         self.over = ~no()
         self.sloped = no()
         """Whether any gradient so far was not zero."""
+        self.lacking = x.new_zeros(len(x), asked.classes)
+        """(n, c): what each class had to gain at the last point that fooled."""
         self.found_at = each(math.inf)
         """Passes until something fooled."""
         # The point, the class it is after (-1: any), rounds so far and at most, the smallest perturbation met.
@@ -122,9 +124,11 @@ class Descents:
     def round(self, rows: Tensor) -> None:
         """Linearise every sample at its point; then climb, or pull back, or slide."""
         y = self.asked.clamp(rows, self.y[rows])
-        z, d, w = self._linearise(rows, y)
+        z, guide, d, w = self._linearise(rows, y)
         climbing = self.here[rows].isinf()
         fooled = self._report(rows, y, z)
+        lacking = guide.gather(1, self.asked.goal.reference(rows, guide)[:, None]) - guide
+        self.lacking[rows] = torch.where(fooled[:, None], torch.nan_to_num(lacking).to(y.dtype), self.lacking[rows])
         # The guide has changed sides and the true scores have not, as they saturate or are rounded: further.
         further = torch.maximum(d / 2, OVERSHOOT * self.gap[rows])
         d = torch.where((d > 0) & ~fooled, -further, d)
@@ -142,9 +146,9 @@ class Descents:
         if len(a):
             self._slide(rows[a], y[a], w[a], d[a], fooled[a])
 
-    def _linearise(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores at y, and value and gradient of the margin to raise: that of the class the descent is after, and once
-        fooled of the best rival; to reach a target, of the target over its best rival.
+    def _linearise(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scores at y, what guides in their place, and value and gradient of the margin to raise: that of the class the
+        descent is after, and once fooled of the best rival; to reach a target, of the target over its best rival.
 
         While it is thinned out, a perturbation keeps to its class: the best rival of a dense one says little about
         which class a sparse one reaches first."""
@@ -158,7 +162,7 @@ class Descents:
         z, guide, w = self.model.guided_gradient(rows, y, lambda _, guide: difference(guide, *choose(guide)))
         gain, loss = choose(guide)
         d = (guide.gather(1, gain[:, None]) - guide.gather(1, loss[:, None]))[:, 0]
-        return z, torch.nan_to_num(d).to(y.dtype), w
+        return z, guide, torch.nan_to_num(d).to(y.dtype), w
 
     def _report(self, rows: Tensor, y: Tensor, z: Tensor) -> Tensor:
         """Report the points y; returns which of them fool."""

@@ -38,11 +38,14 @@ class Ranking:
         """How far the nearest class of these samples looks."""
         return self.distance[rows, 0]
 
-    def weave_in_scores(self, rows: Tensor) -> None:
+    def weave_in_scores(self, rows: Tensor, lacking: Tensor | None = None) -> None:
         """Where the linear picture has misled: the first class stays, then the classes come by what they have to gain
-        and by their distance, in turn; and all count as near as the first. Needs the slopes of all classes."""
-        far = self.distance[rows]
-        gains = torch.where(far.isinf(), far, self.gaps[rows])
+        and by their distance, in turn; and all count as near as the first. Needs the slopes of all classes.
+
+        With `lacking` (k, c), what each class has to gain at a point that fooled, the gains are those halfway there."""
+        far, gaps = self.distance[rows], self.gaps[rows]
+        halfway = gaps if lacking is None else (gaps + lacking.gather(1, self.order[rows])) / 2
+        gains = torch.where(far.isinf(), far, halfway)
         gains[:, 0] = -math.inf
         by_score, by_distance = gains.argsort(1).argsort(1), torch.arange(self.classes, device=rows.device)
         order = torch.minimum(2 * by_score - 1, 2 * by_distance).argsort(1)
