@@ -56,6 +56,15 @@ def test_the_docs_say_what_the_card_says(name):
     assert robust.strip() == "; ".join(map(describe_accuracy, ZOO[name].card.robust_accuracy))
 
 
+def test_nin_is_the_papers_and_its_card_says_what_other_recipes_gave():
+    entry = ZOO["nin-cifar10"]
+    assert abs(entry.card.test_error - entry.paper_error) < 0.01
+    assert entry.card.recipe["dropout"] == 0.5
+    assert len(entry.card.tried) > 1
+    (this,) = (each for each in entry.card.tried if each["recipe"].startswith("this one"))
+    assert this["test_error"] == entry.card.test_error
+
+
 def test_only_the_network_that_is_masked_on_purpose_is_marked():
     assert [name for name, entry in ZOO.items() if entry.masked] == ["kwta-mnist"]
     assert "masked on purpose" in ZOO["kwta-mnist"].about

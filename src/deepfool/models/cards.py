@@ -45,6 +45,9 @@ class Card:
     """The version it was trained with. Another version or another processor may give slightly different weights."""
     robust_accuracy: Sequence[Mapping[str, Any]] = ()
     """For networks trained to be robust: the share of the test set that stays correct, and how that was measured."""
+    tried: Sequence[Mapping[str, Any]] = ()
+    """Recipes that were tried for this network, this one among them: the test error and the rho_adv that they gave, in
+    l2 by DeepFool behind the network's normalisation."""
 
 
 def write_weights(model: nn.Module, path: Path, **about: Any) -> Card:
