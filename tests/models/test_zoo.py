@@ -31,7 +31,7 @@ def test_the_small_networks_ship():
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if ZOO[name].paper_error is not None])
 def test_errors_are_the_papers_or_better(name):
-    assert ZOO[name].card.test_error <= ZOO[name].paper_error
+    assert round(ZOO[name].card.test_error, 3) <= ZOO[name].paper_error  # the paper gives tenths of a percent
 
 
 @pytest.mark.parametrize("name", ["conv-mnist-linf", "conv-mnist-l2", "conv-mnist-certified"])
