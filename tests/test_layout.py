@@ -10,9 +10,9 @@ import deepfool
 SOURCE = Path(deepfool.__file__).parent
 
 ORDER = [
-    "errors", "cache", "outcomes", "values", "norms", "subspaces", "schemas", "display", "classifier", "attacks",
-    "certificates", "models", "datasets", "runs", "metrics", "training", "universals", "reporting", "interactive",
-    "integrations", "live", "experiments", "cli",
+    "errors", "cache", "outcomes", "values", "norms", "boxes", "subspaces", "schemas", "display", "classifier",
+    "attacks", "certificates", "models", "datasets", "runs", "metrics", "training", "universals", "reporting",
+    "interactive", "integrations", "live", "experiments", "cli",
 ]  # fmt: skip
 """A module may import what stands before its own part, and its own part."""
 

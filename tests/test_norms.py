@@ -6,8 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfool import norms
+from deepfool.boxes import project, step_in_box
 from deepfool.errors import InputError
-from deepfool.norms import check_p, direction, distance, dual, norm, project, project_on_ball, step, step_in_box
+from deepfool.norms import check_p, direction, distance, dual, norm, project_on_ball, step
 from tests.oracles import solve_boxed
 
 ALL_P = [1.0, 1.5, 2.0, 4.0, math.inf]
@@ -163,3 +165,42 @@ def test_projections_from_outside_the_box_end_on_the_plane(p):
     assert (gain - b)[needed].min() > -2e-6
     if p == 2:  # in linf, features may have to move farther than to the plane, for one that has to come into the box
         torch.testing.assert_close(gain[needed], b[needed], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+@given(seed=st.integers(0, 10**6))
+def test_projections_are_the_same_from_any_start_and_where_numbers_are_not_at_hand(p, seed):
+    """Where the search for the multiplier begins must not matter; elsewhere than on the host it is found in order."""
+    rng = torch.Generator().manual_seed(seed)
+    n, d = 6, 30
+    x, y, w = (torch.rand(n, d, generator=rng, dtype=torch.float64) for _ in range(3))
+    w = (w - 0.5) * (w > 0.2)
+    radius = 0.02 + torch.rand(n, 1, generator=rng, dtype=torch.float64)
+    lower, upper = (y - radius).clamp_min(0), (y + radius).clamp_max(1)
+    upper[:, 0] = math.inf
+    b = (w * y).sum(1) + 0.3 * (torch.rand(n, generator=rng, dtype=torch.float64) - 0.5)
+    expected, possible = project(x, w, b, lower, upper, p)
+    ways = {
+        "here": [torch.zeros(n), torch.rand(n, generator=rng), torch.full((n,), 1e6)],
+        "elsewhere": [torch.zeros(n)],
+    }
+    for where, starts in ways.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(norms, "ON_THE_HOST", ("cpu",) if where == "here" else ())
+            for start in starts:
+                near_to = start.double()
+                found, again = project(x, w, b, lower, upper, p, near_to=near_to)
+                assert torch.equal(again, possible)
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+                # The multiplier that was found is where the next search may begin.
+                torch.testing.assert_close(project(x, w, b, lower, upper, p, near_to=near_to)[0], expected)
+
+
+def test_a_sum_shows_what_is_finite():
+    v = torch.ones(3, 4)
+    assert norms.seem_finite(v)
+    for bad in (math.nan, math.inf, -math.inf):
+        v[1, 2] = bad
+        assert not norms.seem_finite(v)
+    v[0, 0], v[1, 2] = math.inf, -math.inf
+    assert not norms.seem_finite(v)

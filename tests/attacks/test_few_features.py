@@ -22,8 +22,9 @@ from deepfool import (
     sparsefool,
     tighten,
 )
+from deepfool.boxes import step_in_box
 from deepfool.errors import InputError
-from deepfool.norms import norm, step_in_box
+from deepfool.norms import norm
 from tests.oracles import affine_case, mlp
 
 BOX = (0, 1)

@@ -12,9 +12,9 @@ from torch import nn
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
 from deepfool.attacks.shared.descents import Descents
 from deepfool.attacks.shared.ranking import Ranking
+from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
-from deepfool.norms import project
 from tests.oracles import affine_case, mlp
 
 NORMS = [1.0, 2.0, math.inf]

@@ -7,7 +7,7 @@ features as it can: the one with the largest |w_j| as far as the plane or the bo
 it ends at, the label may be the old one, as the boundary is not flat: then all is repeated from there.
 
 - lambda > 1 pushes the plane away from x, to x + lambda (x_B - x): fewer rounds, more features.
-- The solver is the l1 projection on the half space beyond the plane, inside the box (`norms.project`).
+- The solver is the l1 projection on the half space beyond the plane, inside the box (`boxes.project`).
 - As in the authors' code, the point that is tested and returned is stretched by the overshoot, inside the box.
 - With pixels, all channels of a pixel go to their bounds together, those that gain most per pixel first.
 """
@@ -25,8 +25,8 @@ from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.answers import NO_DIRECTION, Answers
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
+from deepfool.boxes import project, step_in_box
 from deepfool.classifier import Classifier, Model
-from deepfool.norms import project, step_in_box
 from deepfool.values import check_count, check_number, check_overshoot
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepfool.norms import norm, step_in_box
+from deepfool.boxes import step_in_box
+from deepfool.norms import norm
 
 FAR = 1e30
 """Stands for room without a bound, so that nothing is infinite times zero."""

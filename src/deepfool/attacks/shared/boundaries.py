@@ -14,9 +14,11 @@ from torch import Tensor
 
 from deepfool import norms
 from deepfool.attacks.shared.adversarial import Status
+from deepfool.attacks.shared.rows import pick
 from deepfool.attacks.shared.task import Task
+from deepfool.boxes import step_in_box
 from deepfool.classifier.jacobian import Tangent
-from deepfool.norms import distance, dual, norm, reach, step, step_in_box
+from deepfool.norms import distance, dual, norm, reach, step
 
 
 def step_to_boundary(
@@ -88,7 +90,7 @@ class NearestBoundary:
 
     def _try(self, who: Tensor, k: Tensor, gap: Tensor, w: Tensor) -> None:
         """The steps to the boundaries of some classes (m, j) of each of these points, inside the box."""
-        x, lower, upper = (self._of(who, v)[:, None] for v in (self.x, self.lower, self.upper) if v is not None)
+        x, lower, upper = (pick(v, who)[:, None] for v in (self.x, self.lower, self.upper) if v is not None)
         r_k, possible = step_to_boundary(x, gap, w, lower, upper, self.p, self.channels)
         size, best = norm(r_k, self.p, self.channels).masked_fill(~possible, math.inf).min(1)
         closer = size < self.distance[who]
@@ -106,14 +108,10 @@ class NearestBoundary:
                 self.l_hat, self.gap, self.distance, self.w, self.step = found
             else:
                 for old, new in zip(kept, found, strict=True):
-                    old.index_copy_(0, who[here], self._of(here, new))
+                    old.index_copy_(0, who[here], pick(new, here))
             return
         for old, new in zip(kept, found, strict=True):
             old[who] = torch.where(closer if new.ndim == 1 else closer[:, None], new, old[who])
-
-    def _of(self, who: Tensor, values: Tensor) -> Tensor:
-        """values[who], where these are in order and none comes twice: as many as there are is all of them."""
-        return values if len(who) == len(values) else values.index_select(0, who)
 
 
 def _choose(values: Tensor, columns: Tensor, rows: Tensor | None = None) -> Tensor:

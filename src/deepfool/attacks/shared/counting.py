@@ -13,6 +13,7 @@ from deepfool.attacks.shared.question import Question
 from deepfool.attacks.shared.rounding import Rounding
 from deepfool.classifier import Classifier
 from deepfool.classifier.jacobian import Tangent, difference
+from deepfool.norms import seem_finite
 
 Combine: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 """From rows and their scores (k, c) to the combination of scores (k, c) whose gradient is wanted."""
@@ -92,7 +93,7 @@ class CountedModel:
         self.count(rows, forwards=1, backwards=1)
         self.learn_rounding(rows, y, g, seeds, tangent)
         g = self.asked.masked(rows, g)
-        return z, guide, torch.where(g.isfinite().all(1, keepdim=True), g, torch.zeros_like(g))
+        return z, guide, g if seem_finite(g) else g.masked_fill(~g.isfinite().all(1, keepdim=True), 0)
 
     def learn_rounding(self, rows: Tensor, y: Tensor, g: Tensor, seeds: Tensor, tangent: Tangent) -> None:
         """Learn how much may be rounding from a gradient at y, of the combination `seeds` of the guide.

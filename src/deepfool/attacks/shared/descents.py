@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence
+from deepfool.attacks.shared.rows import pick, put
 from deepfool.attacks.shared.task import Task
+from deepfool.boxes import project
 from deepfool.classifier.jacobian import difference
-from deepfool.norms import dual, norm, project
+from deepfool.norms import dual, norm, seem_finite
 
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LEAP, LEAST = 0.1, 0.1
@@ -105,6 +107,8 @@ class Descents:
         # Sliding: the cube now, at first and at the end; the aim; hits in a row (misses are negative hits).
         self.share, self.first_share, self.last_share = each(0), each(0), each(0)
         self.aim, self.hits = each(0), each(0)
+        self.multiplier = each(0)
+        """Of the last projection, where the next one begins: planes change little from round to round."""
         self.bold, self.thin = no(), no()
         """Whether it may go to the far corner of the cube; whether it turns a dense perturbation into a sparse one, as
         the first descents in l1 do."""
@@ -116,13 +120,14 @@ class Descents:
         """Begin a descent of these samples at their points y."""
         self.target[rows], self.patience[rows], self.signed[rows] = target, patience.to(self.d.dtype), signed
         self.radius[rows], self.rounds[rows], self.predicted[rows] = self.leap[rows], 0, 0
-        self.here[rows], self.hits[rows], self.over[rows] = math.inf, 0, False
+        self.here[rows], self.hits[rows], self.over[rows], self.multiplier[rows] = math.inf, 0, False, 0
         self.aim[rows], self.share[rows] = aim.to(self.aim.dtype), share.to(self.share.dtype)
         self.first_share[rows], self.last_share[rows] = self.share[rows], last_share.to(self.share.dtype)
         self.bold[rows], self.thin[rows] = bold, thin
 
     def round(self, rows: Tensor) -> None:
-        """Linearise every sample at its point; then climb, or pull back, or slide."""
+        """Linearise every sample at its point; then climb, or pull back, or slide. `rows` are in order, each once."""
+        rows = self.asked.everyone if len(rows) == len(self.y) else rows
         y = self.asked.clamp(rows, self.y[rows])
         z, guide, d, w = self._linearise(rows, y)
         climbing = self.here[rows].isinf()
@@ -132,19 +137,19 @@ class Descents:
         # The guide has changed sides and the true scores have not, as they saturate or are rounded: further.
         further = torch.maximum(d / 2, OVERSHOOT * self.gap[rows])
         d = torch.where((d > 0) & ~fooled, -further, d)
-        self.sloped[rows] |= (w != 0).any(1)
+        self.sloped[rows] |= norm(w, 1) > 0
         self.rounds[rows] += 1
         self.best.iterations[rows] += 1
         arrived = (climbing & fooled).nonzero()[:, 0]
         moved = torch.zeros_like(fooled)
         if len(arrived):
-            moved[arrived] = self._pull(rows[arrived], y[arrived])
+            moved[arrived] = self._pull(rows[arrived], pick(y, arrived))
         a = (climbing & ~fooled).nonzero()[:, 0]
         if len(a):
-            self._judge_step(rows[a], y[a], w[a], d[a])
+            self._judge_step(pick(rows, a), pick(y, a), pick(w, a), d[a])
         a = (~moved & ~(climbing & ~fooled)).nonzero()[:, 0]
         if len(a):
-            self._slide(rows[a], y[a], w[a], d[a], fooled[a])
+            self._slide(pick(rows, a), pick(y, a), pick(w, a), d[a], fooled[a])
 
     def _linearise(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Scores at y, what guides in their place, and value and gradient of the margin to raise: that of the class the
@@ -166,11 +171,12 @@ class Descents:
 
     def _report(self, rows: Tensor, y: Tensor, z: Tensor) -> Tensor:
         """Report the points y; returns which of them fool."""
-        r, away, fooled = y - self.asked.x_0[rows], self.away[rows], torch.zeros_like(rows, dtype=torch.bool)
+        r, away, fooled = y - self.asked.of(rows, self.asked.x_0), self.away[rows], torch.zeros_like(rows).bool()
         for who, caution in ((~away, self.caution), (away, self.caution or BEGAN_AWAY)):
             a = who.nonzero()[:, 0]
             if len(a):
-                fooled[a] = self.best.report(rows[a], r[a], z[a], caution=caution, evidence=self.evidence)
+                found = pick(rows, a), pick(r, a), pick(z, a)
+                fooled[a] = self.best.report(*found, caution=caution, evidence=self.evidence, once=True)
         size = norm(r, self.p)
         self.here[rows] = torch.where(fooled, torch.minimum(size, self.here[rows]), self.here[rows])
         new = fooled & self.found_at[rows].isinf()
@@ -182,12 +188,15 @@ class Descents:
         beyond = (OVERSHOOT + FURTHER * self.rounds[rows]) * d.abs() + torch.finfo(d.dtype).eps
         height = (w * y).sum(1) - d + beyond
         cube = self._cube(rows, y, self.radius[rows])
-        self.y[rows], _ = project(y, w, height, *cube, self.newton)
+        reached, _ = project(y, w, height, *cube, self.newton)
         a = self.signed[rows].nonzero()[:, 0] if self.newton == 2 else rows[:0]
         if len(a):
-            self.y[rows[a]], _ = project(y[a], w[a], height[a], cube[0][a], cube[1][a], math.inf)
-        self.last[rows], self.w[rows], self.d[rows] = y, w, d
-        self.predicted[rows] = (w * (self.y[rows] - y)).sum(1)
+            lower, upper = pick(cube[0], a), pick(cube[1], a)
+            signed, _ = project(pick(y, a), pick(w, a), height[a], lower, upper, math.inf)
+            reached = reached.index_copy(0, a, signed)
+        for table, new in ((self.y, reached), (self.last, y), (self.w, w), (self.d, d)):
+            put(table, rows, new)
+        self.predicted[rows] = (w * (reached - y)).sum(1)
 
     def _judge_step(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
         """Accept the last step of a climb or take it back; fit the trust region; take the next, or give up."""
@@ -197,20 +206,25 @@ class Descents:
         factor = torch.where(ratio > GOOD, 2.0, torch.where(ratio < POOR, 0.5, 1.0)).to(d.dtype)
         most = torch.where(self.bounded[rows], self.leap[rows], math.inf)  # in a box, more ends in a corner of it
         self.radius[rows] = torch.minimum(self.radius[rows] * factor, most)
-        y, w = (torch.where(back[:, None], old[rows], new) for old, new in ((self.last, y), (self.w, w)))
-        d = torch.where(back, self.d[rows], d)
+        a = back.nonzero()[:, 0]
+        if len(a):
+            y, w, d = (
+                new.index_copy(0, a, old.index_select(0, rows[a]))
+                for old, new in ((self.last, y), (self.w, w), (self.d, d))
+            )
         self.climb(rows, y, w, d)
         slow = self.rounds[rows] >= self.patience[rows]
         small = self.radius[rows] < LEAST * self.leap[rows]
         flat = self.predicted[rows] <= torch.finfo(d.dtype).eps * d.abs()
         # By the norm of the steps: in l1 a climb is dense, and many times as long as the sparse point it would lead to.
-        far = norm(self.y[rows] - self.asked.x_0[rows], self.newton)
-        long = self.best.found(rows) & (far > LONGER * norm(self.best.r[rows], self.newton))
+        far = norm(pick(self.y, rows) - pick(self.asked.x_0, rows), self.newton)
+        long = self.best.found(rows) & (far > LONGER * norm(pick(self.best.r, rows), self.newton))
         self.over[rows] = slow | small | flat | long
 
     def _pull(self, rows: Tensor, y: Tensor) -> Tensor:
         """Back towards x_0: if PULLED of the way still fools, bisect; returns who moved."""
-        r = y - self.asked.x_0[rows]
+        x = pick(self.asked.x_0, rows)
+        r = y - x
         low, high = torch.zeros_like(r[:, 0]), torch.ones_like(r[:, 0])
         share = torch.full_like(low, PULLED)
         at = torch.arange(len(rows), device=rows.device)
@@ -218,43 +232,56 @@ class Descents:
             at = at[self.left(rows[at]) >= 1]
             if len(at) == 0:
                 break
-            trial = self.asked.clamp(rows[at], self.asked.x_0[rows[at]] + share[at, None] * r[at])
+            trial = self.asked.clamp(rows[at], torch.addcmul(pick(x, at), share[at, None], pick(r, at)))
             fooled = self._report(rows[at], trial, self.model.look(rows[at], trial))
             high[at], low[at] = torch.where(fooled, share[at], high[at]), torch.where(fooled, low[at], share[at])
             at = at[high[at] < 1]
             share = (low + high) / 2
-        self.y[rows] = self.asked.x_0[rows] + high[:, None] * r
+        put(self.y, rows, torch.addcmul(x, high[:, None], r))
         return high < 1
 
     def _slide(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor, fooled: Tensor) -> None:
         """Aim, project, shrink: the point nearest to x_0 beyond the linearised boundary, inside the cube."""
-        x = self.asked.x_0[rows]
+        x = pick(self.asked.x_0, rows)
         hits = self.hits[rows]
         self.hits[rows] = torch.where(fooled, hits.clamp_min(0) + 1, hits.clamp_max(0) - 1)
         # Hits in a row: the boundary is as flat as it was taken to be, and the aim far too wide.
         factor = torch.where(fooled, torch.where(self.hits[rows] >= IN_A_ROW, HITS, HIT), MISS).to(d.dtype)
         self.aim[rows] = (self.aim[rows] * factor).clamp(2e-5, 1)
-        scale = w.abs().sum(1).clamp_min(torch.finfo(w.dtype).tiny * 1e4)
+        scale = norm(w, 1).clamp_min(torch.finfo(w.dtype).tiny * 1e4)
         w, d = w / scale[:, None], d / scale
         sliding = self.share[rows] < self.first_share[rows]
-        w = torch.where(sliding[:, None], INERTIA * self.w[rows] + (1 - INERTIA) * w, w)
-        self.w[rows] = w
+        w = w.lerp(pick(self.w, rows), INERTIA * sliding[:, None].to(w.dtype))
+        put(self.w, rows, w)
         boundary = (w * y).sum(1) - d
         height = boundary + self.aim[rows] * (boundary - (w * x).sum(1)).clamp_min(0)
-        whole = self.here[rows] if self.p == math.inf else SPREAD[self.p] * norm(y - x, math.inf)
-        side = self.share[rows] * whole
-        moved, possible = project(x, w, height, *self._cube(rows, y, side), self.p)
-        a = self.thin[rows].nonzero()[:, 0]
-        if len(a):
-            moved[a], possible[a] = self._thin_out(rows[a], y[a], w[a], height[a])
+        moved, possible = self._project(rows, y, w, height)
         # Not to the far corner of the cube, which moves every feature.
         a = ((~possible | (self.hits[rows] <= -IN_A_ROW)) & ~self.bold[rows]).nonzero()[:, 0]
         if len(a):
-            moved[a] = self._reach(rows[a], y[a], w[a], height[a])
-        self.y[rows] = torch.where(moved.isfinite(), moved, y)
+            moved[a] = self._reach(rows[a], pick(y, a), pick(w, a), height[a])
+        put(self.y, rows, moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y))
         self.share[rows] *= KEEP
         late = (self.share[rows] < 0.6 * self.first_share[rows]) & (self.here[rows] > HOPELESS * self.best.size[rows])
         self.over[rows] = late | (self.share[rows] < self.last_share[rows]) | ~self.sloped[rows]
+
+    def _project(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+        """The point nearest to x_0 beyond the plane w . y = height, inside the cube; and whether there is one."""
+        thin = self.thin[rows] if self.p == 1 else torch.zeros_like(rows).bool()
+        thinned, others = thin.nonzero()[:, 0], (~thin).nonzero()[:, 0]
+        if len(others) == 0:
+            return self._thin_out(rows, y, w, height)
+        if len(thinned):
+            moved, possible = torch.empty_like(y), torch.empty_like(thin)
+            for a in (thinned, others):
+                moved[a], possible[a] = self._project(rows[a], y[a], w[a], height[a])
+            return moved, possible
+        x, near_to = pick(self.asked.x_0, rows), self.multiplier[rows]
+        whole = self.here[rows] if self.p == math.inf else SPREAD[self.p] * norm(y - x, math.inf)
+        cube = self._cube(rows, y, self.share[rows] * whole)
+        found = project(x, w, height, *cube, self.p, near_to=near_to)
+        self.multiplier[rows] = near_to
+        return found
 
     def _thin_out(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """In l1: the nearest point in a weighted l2 norm in which small entries cost more than large ones.
@@ -262,16 +289,19 @@ class Descents:
         Round by round it turns a dense perturbation into a sparse one (iteratively reweighted least squares). The
         nearest point in l1 itself would drop nearly all entries at once, far outside of what the linear picture knows.
         """
-        x = self.asked.x_0[rows]
+        x = pick(self.asked.x_0, rows)
         r = (y - x).abs()
         largest = r.amax(1)
         cube = self._cube(rows, y, THIN * self.share[rows] * largest)
-        return project(x, w, height, *cube, 2, ease=r + THINNEST * largest[:, None])
+        near_to = self.multiplier[rows]
+        found = project(x, w, height, *cube, 2, ease=r + THINNEST * largest[:, None], near_to=near_to)
+        self.multiplier[rows] = near_to
+        return found
 
     def _reach(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
         """Where the cube is too small to get beyond the boundary: from y towards it, by a share of the perturbation."""
-        most = self.share[rows] * norm(y - self.asked.x_0[rows], self.newton)
-        lower, upper = self.lower[rows], self.upper[rows]
+        most = self.share[rows] * norm(y - pick(self.asked.x_0, rows), self.newton)
+        lower, upper = pick(self.lower, rows), pick(self.upper, rows)
         here = (w * y).sum(1)
         corner = torch.where(w > 0, upper, lower)
         all_ = torch.where(w != 0, w * (corner - y), torch.zeros_like(w)).sum(1)
@@ -281,4 +311,4 @@ class Descents:
     def _cube(self, rows: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
         """The box, and a cube around y in it."""
         radius = radius[:, None]
-        return torch.maximum(self.lower[rows], y - radius), torch.minimum(self.upper[rows], y + radius)
+        return torch.maximum(pick(self.lower, rows), y - radius), torch.minimum(pick(self.upper, rows), y + radius)

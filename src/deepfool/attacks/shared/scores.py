@@ -28,7 +28,8 @@ from torch import Tensor
 from deepfool.attacks.shared.adversarial import Evidence
 from deepfool.attacks.shared.groups import cover, tile
 from deepfool.attacks.shared.task import Task
-from deepfool.norms import norm, project
+from deepfool.boxes import project
+from deepfool.norms import norm
 
 CAUTION = (
     "found by the scores alone: the gradients are zero or mislead here (gradient masking?), so the smallest "
