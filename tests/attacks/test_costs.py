@@ -49,7 +49,17 @@ def test_rows_are_taken_only_for_classes_that_can_be_nearest(worth_it, digits, k
     assert torch.equal(auto.adv_label, every.adv_label)
 
 
-def test_what_a_sample_pays_does_not_depend_on_its_batch(worth_it, digits):
+def test_a_small_batch_of_a_small_network_takes_all_rows(digits):
+    """There the question which are needed takes longer than the rows. The answers are the same."""
+    model, x = digits
+    few, every = (deepfool(model, x[:20], bounds=(0, 1), candidates=c) for c in ("auto", "all"))
+    many = deepfool(model, x, bounds=(0, 1))
+    assert torch.equal(few.backwards, every.backwards)
+    assert (many.backwards[:20] < few.backwards).all()
+    torch.testing.assert_close(many.r[:20], few.r, rtol=1e-3, atol=1e-5)
+
+
+def test_what_a_sample_pays_where_rows_are_left_out_does_not_depend_on_its_batch(worth_it, digits):
     model, x = digits
     together = deepfool(model, x)
     alone = [deepfool(model, x[i : i + 1]) for i in range(12)]

@@ -31,7 +31,11 @@ WORTH, FREE = 2**20, 4
 """Multiplications of the rows that can be left out at a point, from which on it is worth asking which: below that, all
 rows cost less than the question. Without bounds FREE times as many, because there are fewer steps, and it is the later
 ones that need few rows. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of
-20 to 200: fc500-mnist gains inside bounds from batches of about 50 on, and without bounds hardly ever."""
+20 to 200: fc500-mnist without bounds hardly ever gains."""
+CROWD = 96
+"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 36, on lenet-mnist
+of 8, on lenet-cifar10 (74 million) of 2. Chosen on these three in batches of 1 to 100, where they are in
+docs/algorithms/candidates.md."""
 SMALL, ROUND = 8, 2**24
 """At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
 smaller rounds cost more than they save. Measured on the dense and convolutional networks of the zoo."""
@@ -44,11 +48,13 @@ def can_prune(task: Task) -> bool:
     """Whether classes may be left out: behind a last hidden layer that every path passes through, where the layer was
     measured to be a good judge (in l2 and linf, and without a mask), and where their rows are worth it.
 
-    None of this depends on the batch or the machine, so neither does an answer."""
+    None of this depends on the machine. The size of the batch decides whether it is worth it, and so how many rows a
+    sample takes; its answer is the same wherever the layer judges well (docs/benchmarks/speed.md has how often)."""
     asked, f = task.asked, task.model.f
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
     plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
-    worth = f.row_work * (asked.classes - FIRST - 1) >= WORTH * (FREE if asked.lower is None else 1)
+    spared = f.row_work * (asked.classes - FIRST - 1)
+    worth = spared >= WORTH * (FREE if asked.lower is None else 1) and spared * len(asked.x_0) >= WORTH * CROWD
     return enough and plain and worth and f.hidden_layer is not None
 
 
