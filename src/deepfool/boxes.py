@@ -116,7 +116,8 @@ def _root_by_newton(
     From a good t on two or three rounds are enough for most rows.
     """
     low, high = np.full_like(start, -1.0), np.full_like(start, math.inf)  # nothing was tried
-    found, open_, accuracy, rounding = t.copy(), np.arange(len(t)), 8 * np.finfo(c.dtype).eps, None
+    found: Array = t.copy()
+    open_, accuracy, rounding = np.arange(len(t)), 8 * np.finfo(c.dtype).eps, None
     # Large results go into the same memory each round: to ask for fresh pages costs more than to fill them.
     slope, moved, y, free = w * d, np.empty_like(c), np.empty_like(c), np.empty_like(c)
     steepest = slope.sum(-1)
@@ -143,9 +144,8 @@ def _root_by_newton(
             # Nothing is known from above at first: go twice as far, or as far as it is at least.
             middle = np.where(np.isinf(high), np.maximum(2 * t, t + miss / steepest), (low + high) / 2)
             t = np.where(wanted, np.where(inside, newton, middle), t)
-            if 2 * len(keep) <= len(
-                t
-            ):  # a few rows take several times as many rounds as most: the others need not wait
+            # A few rows take several times as many rounds as most: the others need not wait.
+            if 2 * len(keep) <= len(t):
                 found[open_] = t
                 c, d, w, slope, lower, upper = (v[keep] for v in (c, d, w, slope, lower, upper))
                 open_, b, start, low, high, t = (v[keep] for v in (open_, b, start, low, high, t))

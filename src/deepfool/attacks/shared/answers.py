@@ -11,6 +11,7 @@ from deepfool import norms
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.question import Question
+from deepfool.attacks.shared.rows import pick, put
 from deepfool.norms import norm
 
 NO_DIRECTION = (
@@ -44,7 +45,7 @@ class Answers:
 
     def is_fooled(self, rows: Tensor, z: Tensor) -> Tensor:
         """Where these scores reach the goal by more than rounding."""
-        return (self.asked.goal.margin(rows, z) > self.rounding.tolerance[rows]) & z.isfinite().all(1)
+        return (self.asked.goal.margin(rows, z) > self.asked.of(rows, self.rounding.tolerance)) & z.isfinite().all(1)
 
     def found(self, rows: Tensor) -> Tensor:
         """Which of these samples have an answer."""
@@ -57,19 +58,21 @@ class Answers:
         """Perturbations r of these samples, with the scores z at x_0 + r; returns which of them fool.
 
         Of those that fool, the smallest so far is kept (with `replace`, this one). While none does, the latest is what
-        is returned if none ever will. A sample may appear in `rows` several times, unless `once` says that none does:
-        then nothing has to be looked up in between. `fooled` is for a search that has decided that by itself.
+        is returned if none ever will. A sample may appear in `rows` several times, unless `once` says that they are in
+        order and none does: then nothing has to be looked up in between. `fooled` is for a search that has decided that
+        by itself.
         """
         fooled = self.is_fooled(rows, z) if fooled is None else fooled
         settled = self.asked.settled(rows, r)
         size = self.asked.measure(settled)
-        smaller = size < self.size[rows]
+        smaller = size < self.asked.of(rows, self.size)
         if self.asked.p == 0:
             length = norm(settled, 2)
             smaller |= (size == self.size[rows]) & (length < self.length[rows])
         better = fooled if replace else fooled & smaller
         if once and self.asked.p != 0 and not caution and not any(self.reason):
-            self._update(rows, r, z, size, better, better | (~fooled & (self.status[rows] != Status.FOOLED)), evidence)
+            lost = ~fooled & (self.asked.of(rows, self.status) != Status.FOOLED)
+            self._update(rows, r, z, size, better, better | lost, evidence)
             return fooled
         chosen = better.nonzero()[:, 0]
         if not bool((rows[1:] > rows[:-1]).all()):  # a sample may appear twice
@@ -99,10 +102,11 @@ class Answers:
             self.r.index_copy_(0, rows[here], r if len(here) == len(r) else r.index_select(0, here))
         else:
             self.r[rows] = torch.where(kept[:, None], r, self.r[rows])
-        self.adv_label[rows] = torch.where(kept, z.argmax(1), self.adv_label[rows])
-        self.size[rows] = torch.where(better, size, self.size[rows])
-        self.status[rows] = torch.where(better, int(Status.FOOLED), self.status[rows])
-        self.evidence[rows] = torch.where(better, int(evidence), self.evidence[rows])
+        for table, where, new in (
+            (self.adv_label, kept, z.argmax(1)), (self.size, better, size), (self.status, better, int(Status.FOOLED)),
+            (self.evidence, better, int(evidence)),
+        ):  # fmt: skip
+            put(table, rows, torch.where(where, new, pick(table, rows)))
         self._history.append((rows, self.model.spent(rows), torch.where(better, size, math.inf)))
 
     def give_up(self, rows: Tensor, status: Status, why: str) -> None:

@@ -171,16 +171,18 @@ class Descents:
 
     def _report(self, rows: Tensor, y: Tensor, z: Tensor) -> Tensor:
         """Report the points y; returns which of them fool."""
-        r, away, fooled = y - self.asked.of(rows, self.asked.x_0), self.away[rows], torch.zeros_like(rows).bool()
-        for who, caution in ((~away, self.caution), (away, self.caution or BEGAN_AWAY)):
-            a = who.nonzero()[:, 0]
-            if len(a):
-                found = pick(rows, a), pick(r, a), pick(z, a)
+        r, away = y - self.asked.of(rows, self.asked.x_0), pick(self.away, rows)
+        if self.caution or not bool(away.any()):
+            fooled = self.best.report(rows, r, z, caution=self.caution, evidence=self.evidence, once=True)
+        else:
+            fooled = torch.zeros_like(away)
+            for a, caution in (((~away).nonzero()[:, 0], ""), (away.nonzero()[:, 0], BEGAN_AWAY)):
+                found = rows[a], r[a], z[a]
                 fooled[a] = self.best.report(*found, caution=caution, evidence=self.evidence, once=True)
-        size = norm(r, self.p)
-        self.here[rows] = torch.where(fooled, torch.minimum(size, self.here[rows]), self.here[rows])
-        new = fooled & self.found_at[rows].isinf()
-        self.found_at[rows[new]] = self.model.spent(rows[new]).to(self.found_at.dtype)
+        here, found_at = pick(self.here, rows), pick(self.found_at, rows)
+        put(self.here, rows, torch.where(fooled, torch.minimum(norm(r, self.p), here), here))
+        spent = self.model.spent(rows).to(found_at.dtype)
+        put(self.found_at, rows, torch.where(fooled & found_at.isinf(), spent, found_at))
         return fooled
 
     def climb(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
@@ -243,45 +245,50 @@ class Descents:
     def _slide(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor, fooled: Tensor) -> None:
         """Aim, project, shrink: the point nearest to x_0 beyond the linearised boundary, inside the cube."""
         x = pick(self.asked.x_0, rows)
-        hits = self.hits[rows]
-        self.hits[rows] = torch.where(fooled, hits.clamp_min(0) + 1, hits.clamp_max(0) - 1)
+        hits, share, first_share = pick(self.hits, rows), pick(self.share, rows), pick(self.first_share, rows)
+        hits = torch.where(fooled, hits.clamp_min(0) + 1, hits.clamp_max(0) - 1)
         # Hits in a row: the boundary is as flat as it was taken to be, and the aim far too wide.
-        factor = torch.where(fooled, torch.where(self.hits[rows] >= IN_A_ROW, HITS, HIT), MISS).to(d.dtype)
-        self.aim[rows] = (self.aim[rows] * factor).clamp(2e-5, 1)
+        factor = torch.where(fooled, torch.where(hits >= IN_A_ROW, HITS, HIT), MISS).to(d.dtype)
+        aim = (pick(self.aim, rows) * factor).clamp_(2e-5, 1)
         scale = norm(w, 1).clamp_min(torch.finfo(w.dtype).tiny * 1e4)
         w, d = w / scale[:, None], d / scale
-        sliding = self.share[rows] < self.first_share[rows]
-        w = w.lerp(pick(self.w, rows), INERTIA * sliding[:, None].to(w.dtype))
-        put(self.w, rows, w)
-        boundary = (w * y).sum(1) - d
-        height = boundary + self.aim[rows] * (boundary - (w * x).sum(1)).clamp_min(0)
+        w = w.lerp(pick(self.w, rows), INERTIA * (share < first_share)[:, None].to(w.dtype))
+        boundary = torch.linalg.vecdot(w, y) - d
+        height = boundary + aim * (boundary - torch.linalg.vecdot(w, x)).clamp_min(0)
         moved, possible = self._project(rows, y, w, height)
         # Not to the far corner of the cube, which moves every feature.
-        a = ((~possible | (self.hits[rows] <= -IN_A_ROW)) & ~self.bold[rows]).nonzero()[:, 0]
+        a = ((~possible | (hits <= -IN_A_ROW)) & ~pick(self.bold, rows)).nonzero()[:, 0]
         if len(a):
             moved[a] = self._reach(rows[a], pick(y, a), pick(w, a), height[a])
-        put(self.y, rows, moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y))
-        self.share[rows] *= KEEP
-        late = (self.share[rows] < 0.6 * self.first_share[rows]) & (self.here[rows] > HOPELESS * self.best.size[rows])
-        self.over[rows] = late | (self.share[rows] < self.last_share[rows]) | ~self.sloped[rows]
+        moved = moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y)
+        share = KEEP * share
+        late = (share < 0.6 * first_share) & (pick(self.here, rows) > HOPELESS * pick(self.best.size, rows))
+        over = late | (share < pick(self.last_share, rows)) | ~pick(self.sloped, rows)
+        for table, new in (
+            (self.y, moved), (self.w, w), (self.share, share), (self.aim, aim), (self.hits, hits), (self.over, over),
+        ):  # fmt: skip
+            put(table, rows, new)
 
     def _project(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """The point nearest to x_0 beyond the plane w . y = height, inside the cube; and whether there is one."""
-        thin = self.thin[rows] if self.p == 1 else torch.zeros_like(rows).bool()
-        thinned, others = thin.nonzero()[:, 0], (~thin).nonzero()[:, 0]
-        if len(others) == 0:
-            return self._thin_out(rows, y, w, height)
-        if len(thinned):
-            moved, possible = torch.empty_like(y), torch.empty_like(thin)
-            for a in (thinned, others):
-                moved[a], possible[a] = self._project(rows[a], y[a], w[a], height[a])
-            return moved, possible
-        x, near_to = pick(self.asked.x_0, rows), self.multiplier[rows]
-        whole = self.here[rows] if self.p == math.inf else SPREAD[self.p] * norm(y - x, math.inf)
-        cube = self._cube(rows, y, self.share[rows] * whole)
-        found = project(x, w, height, *cube, self.p, near_to=near_to)
-        self.multiplier[rows] = near_to
-        return found
+        if self.p == 1:
+            thin = pick(self.thin, rows)
+            thinned, others = thin.nonzero()[:, 0], (~thin).nonzero()[:, 0]
+            if len(others) == 0:
+                return self._thin_out(rows, y, w, height)
+            if len(thinned):
+                moved, possible = torch.empty_like(y), torch.empty_like(thin)
+                for a in (thinned, others):
+                    part = self._project(*(v.index_select(0, a) for v in (rows, y, w, height)))
+                    for whole, found in zip((moved, possible), part, strict=True):
+                        whole.index_copy_(0, a, found)
+                return moved, possible
+        x, near_to = pick(self.asked.x_0, rows), self.multiplier.index_select(0, rows)
+        size = pick(self.here, rows) if self.p == math.inf else SPREAD[self.p] * norm(y - x, math.inf)
+        cube = self._cube(rows, y, pick(self.share, rows) * size)
+        answer = project(x, w, height, *cube, self.p, near_to=near_to)
+        put(self.multiplier, rows, near_to)
+        return answer
 
     def _thin_out(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """In l1: the nearest point in a weighted l2 norm in which small entries cost more than large ones.
@@ -292,11 +299,11 @@ class Descents:
         x = pick(self.asked.x_0, rows)
         r = (y - x).abs()
         largest = r.amax(1)
-        cube = self._cube(rows, y, THIN * self.share[rows] * largest)
-        near_to = self.multiplier[rows]
-        found = project(x, w, height, *cube, 2, ease=r + THINNEST * largest[:, None], near_to=near_to)
-        self.multiplier[rows] = near_to
-        return found
+        cube = self._cube(rows, y, THIN * pick(self.share, rows) * largest)
+        near_to = self.multiplier.index_select(0, rows)
+        answer = project(x, w, height, *cube, 2, ease=r + THINNEST * largest[:, None], near_to=near_to)
+        put(self.multiplier, rows, near_to)
+        return answer
 
     def _reach(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
         """Where the cube is too small to get beyond the boundary: from y towards it, by a share of the perturbation."""

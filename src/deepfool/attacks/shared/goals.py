@@ -35,7 +35,7 @@ class Leave:
 
     def margin(self, rows: Tensor, z: Tensor) -> Tensor:
         """By how much the best rival exceeds the predicted class (NaN counts as not)."""
-        own = self.label[rows, None]
+        own = self.label.index_select(0, rows).unsqueeze(1)
         return z.scatter(1, own, -math.inf).amax(1) - z.gather(1, own)[:, 0]
 
     def reference(self, rows: Tensor, z: Tensor) -> Tensor:
@@ -44,8 +44,8 @@ class Leave:
 
     def pair(self, rows: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """The class to raise and the class to lower: their difference is the margin."""
-        label = self.label[rows]
-        return z.scatter(1, label[:, None], -math.inf).argmax(1), label
+        label = self.label.index_select(0, rows)
+        return z.scatter(1, label.unsqueeze(1), -math.inf).argmax(1), label
 
     def pair_towards(self, rows: Tensor, z: Tensor, k: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
         """The same, but class k is raised until the goal is reached."""
