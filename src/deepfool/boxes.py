@@ -31,10 +31,11 @@ def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float, channels: int = 
     >>> step_in_box(torch.tensor([5.0]), torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 9.0]]), 0)[0]
     tensor([[0., 5.]])
     """
-    a = w.abs()
+    a, on_host = w.abs(), w.device.type in norms.ON_THE_HOST
     steepest, gain = a.amax(-1), a * room
     most = gain.sum(-1)
-    if a.device.type not in norms.ON_THE_HOST or not bool(most.isfinite().all()):  # 0 * inf: what is flat gains nothing
+    finite = on_host and bool(most.isfinite().all())
+    if not finite:  # 0 * inf: what is flat gains nothing
         room = torch.where(a > 0, room, torch.zeros_like(room))
         gain = torch.where(a > 0, gain, torch.zeros_like(gain))
         most = gain.sum(-1)
@@ -44,10 +45,12 @@ def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float, channels: int = 
     elif p == 1:
         moved = _fill_largest_first(gap, a, room)
     else:
+        # So far that no entry gets there: it gains nothing by being at its bound.
+        gain = gain if finite else torch.where(gain.isfinite(), gain, torch.zeros_like(gain))
         moved = _raise_together(gap, a, room, gain, p)
-    if a.device.type not in norms.ON_THE_HOST or not bool(possible.all()):
-        moved = torch.where(possible.unsqueeze(-1), moved, room)
-    return moved * w.sign(), possible
+    if on_host and bool(possible.all()):
+        return moved.copysign_(w), possible
+    return torch.where(possible.unsqueeze(-1), moved, room) * w.sign(), possible
 
 
 def project(
@@ -229,8 +232,6 @@ def _raise_together(gap: Tensor, a: Tensor, room: Tensor, full: Tensor, p: float
     u = (a > 0).to(a.dtype) if p == math.inf else power(a, p)
     rate, stops = a * u, room / u  # entry i reaches its bound at t = stops_i; a flat one never does
     on_host, tiny = a.device.type in norms.ON_THE_HOST, torch.finfo(a.dtype).tiny
-    if not on_host or not bool(full.sum(-1).isfinite().all()):
-        full = torch.where(full.isfinite(), full, torch.zeros_like(full))  # so far that no entry gets there
     t, chosen = torch.zeros_like(gap), torch.empty_like(a)  # as numbers: products are faster than choices
     for i in range(a.shape[-1] + 1):
         bound = torch.le(stops, t.unsqueeze(-1), out=chosen)

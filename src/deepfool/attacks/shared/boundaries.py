@@ -31,13 +31,15 @@ def step_to_boundary(
     >>> step_to_boundary(torch.zeros(1, 2), torch.tensor([-10.0]), torch.tensor([[3.0, 4.0]]), None, None, 2)
     (tensor([[-1.2000, -1.6000]]), tensor([True]))
     """
-    side, length = torch.where(gap < 0, -1.0, 1.0).to(w.dtype).unsqueeze(-1), gap.abs()
-    towards = w * side
+    towards, length = w, gap
+    if w.device.type not in norms.ON_THE_HOST or bool((gap < 0).any()):
+        towards, length = w * torch.where(gap < 0, -1.0, 1.0).to(w.dtype).unsqueeze(-1), gap.abs()
     if lower is None or upper is None:
         return step(length, towards, p), distance(length, towards, p).isfinite()
     sign = towards.sign()
-    wall = (sign * torch.finfo(w.dtype).max).clamp(lower, upper)  # a choice by `where` takes many times as long
-    room = torch.mul(wall - x, sign).clamp_min_(0)
+    # A choice by `where` takes many times as long.
+    wall = torch.mul(sign, torch.finfo(w.dtype).max).clamp_(lower, upper)
+    room = wall.sub_(x).mul_(sign).clamp_min_(0)
     return step_in_box(length, towards, room, p, channels)
 
 
