@@ -69,18 +69,19 @@ was counted by `perf` and by operation, on fc500-mnist, batch 200, one thread.
 
 `smallest` with 100 passes inside [0, 1], before and after the changes below, in milliseconds of CPU time per image
 (one thread, a shared machine, both in turns in one process; the same mean norms to five digits, and the same passes).
-The bare passes take 1.3 to 1.6:
+The bare passes take 1.3 to 1.6. `python -m benchmarks.dense` measures the present state:
 
 | fc500-mnist | l2 | linf | l1 |
 |---|---|---|---|
 | batches of 50 | 9.6, 6.4 | 7.5, 6.2 | 9.9, 8.2 |
 | batches of 200 | 5.2, 3.6 | 4.1, 3.3 | 5.0, 3.9 |
 
-- Kept: each projection begins at the multiplier t of the round before (median error 0.4 % in l2). Newton's method needs
-  5 instead of 10 rounds over the features for the slowest row of a batch, in numpy, whose operations on a few numbers
-  take a third of the time. Rows are gathered by `index_select`, and not at all if they are all; `abs().sum()` in place
-  of torch's l1 norm (28 against 156 microseconds for 200 x 784 numbers); a sum to see that all is finite (16 against
-  325). Where looking at numbers means waiting, the pieces are sorted instead: 5 to 10 waits a pass, not 11 to 19.
+- Kept: each projection begins at the multiplier t of the round before (median error 0.4 % in l2). Newton's method then
+  takes 5.0 instead of 9.4 rounds over the features until the last row of a batch of 50 is done (3.1 instead of 3.3 in
+  linf), and takes them in numpy, whose operations on a few numbers need a third of the time. Rows are gathered by
+  `index_select`, and not at all if they are all; `abs().sum()` in place of torch's l1 norm (28 against 156
+  microseconds for 200 x 784 numbers); a sum to see that all is finite (16 against 325). Where looking at numbers means
+  waiting, the pieces are sorted instead: 5 to 10 waits a pass, not 11 to 19.
 - Lost: a multiplier guessed from the middle of the box (median error 3.3 %; 3.9 rounds for the mean row of 50 images,
   and 2.5 from a guess that is 1 % off); false position in place of bisection (3.9 rounds as well) and a cubic through
   both ends (4.6); sorting the pieces for all rows (181 ms for all projections of 50 images in l2, where Newton's method

@@ -32,9 +32,9 @@ WORTH, FREE = 2**20, 4
 rows cost less than the question. Without bounds FREE times as many, because there are fewer steps, and it is the later
 ones that need few rows. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of
 20 to 200: fc500-mnist without bounds hardly ever gains."""
-CROWD = 96
-"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 36, on lenet-mnist
-of 8, on lenet-cifar10 (74 million) of 2. Chosen on these three in batches of 1 to 100, where they are in
+CROWD = 192
+"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 72, on lenet-mnist
+of 15, on lenet-cifar10 (74 million) of 3. Chosen on these three in batches of 1 to 100; the times are in
 docs/algorithms/candidates.md."""
 SMALL, ROUND = 8, 2**24
 """At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
