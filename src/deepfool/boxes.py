@@ -106,9 +106,8 @@ def _root_along(
     if c.device.type not in norms.ON_THE_HOST:
         return _root_in_order(c, d, w, b, lower, upper, start)
     # In numpy: on a few hundred numbers its operations take a third of the time of torch's.
-    return torch.from_numpy(
-        _root_by_newton(*(v.detach().numpy() for v in (c, d, w, b, lower, upper, start, t, wanted)))
-    )
+    given = (c, d, w, b, lower, upper, start, t, wanted)
+    return torch.from_numpy(_root_by_newton(*((v.detach() if v.requires_grad else v).numpy() for v in given)))
 
 
 def _root_by_newton(

@@ -91,12 +91,15 @@ def norm(v: Tensor, p: float, channels: int = 1) -> Tensor:
         return v.abs().sum(-1)  # and here five times
     if p == 2:
         plain = _plain_norm(v, 2)
+        if v.device.type in ON_THE_HOST and plain.numel():
+            least, most = plain.aminmax()
+            if least.item() > 1e-15 and most.item() < 1e15:
+                return plain
         # Squares of tiny or huge entries leave the range of float32: only there pay for the scaled form.
         doubtful = ~((plain > 1e-15) & (plain < 1e15))
         if v.device.type not in ON_THE_HOST:
             return torch.where(doubtful, _scaled_norm(v, 2), plain)
-        if bool(doubtful.any()):
-            plain[doubtful] = _scaled_norm(v[doubtful], 2)
+        plain[doubtful] = _scaled_norm(v[doubtful], 2)
         return plain
     return _scaled_norm(v, p)
 

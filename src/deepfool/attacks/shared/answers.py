@@ -45,11 +45,12 @@ class Answers:
 
     def is_fooled(self, rows: Tensor, z: Tensor) -> Tensor:
         """Where these scores reach the goal by more than rounding."""
-        return (self.asked.goal.margin(rows, z) > self.asked.of(rows, self.rounding.tolerance)) & z.isfinite().all(1)
+        ahead = self.asked.goal.margin(rows, z) > self.asked.of(rows, self.rounding.tolerance)
+        return ahead & (norm(z, math.inf) < math.inf)  # all of them finite
 
     def found(self, rows: Tensor) -> Tensor:
         """Which of these samples have an answer."""
-        return self.size[rows].isfinite()
+        return self.asked.of(rows, self.size) < math.inf
 
     def report(
         self, rows: Tensor, r: Tensor, z: Tensor, *, fooled: Tensor | None = None, replace: bool = False,
@@ -128,7 +129,7 @@ class Answers:
         late = (1 - LAST) * self.model.spent(self.asked.everyone)
         before = torch.full_like(self.size, math.inf)
         for rows, passes, size in self._history:
-            early = (passes <= late[rows]) & size.isfinite()
+            early = (passes <= late[rows]) & (size < math.inf)
             before[rows] = torch.where(early, size, before[rows])
         return (before <= STILL * self.size) & (self.status == Status.FOOLED)
 

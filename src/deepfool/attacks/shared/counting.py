@@ -45,7 +45,7 @@ class CountedModel:
 
     def spent(self, rows: Tensor) -> Tensor:
         """The passes of these samples so far, forward and backward."""
-        return self.forwards[rows] + self.backwards[rows]
+        return self.asked.of(rows, self.forwards) + self.asked.of(rows, self.backwards)
 
     def look(self, rows: Tensor, y: Tensor) -> Tensor:
         """The scores at the points y of these samples."""

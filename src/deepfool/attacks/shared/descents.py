@@ -182,7 +182,7 @@ class Descents:
         here, found_at = pick(self.here, rows), pick(self.found_at, rows)
         put(self.here, rows, torch.where(fooled, torch.minimum(norm(r, self.p), here), here))
         spent = self.model.spent(rows).to(found_at.dtype)
-        put(self.found_at, rows, torch.where(fooled & found_at.isinf(), spent, found_at))
+        put(self.found_at, rows, torch.where(fooled & (found_at == math.inf), spent, found_at))
         return fooled
 
     def climb(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
