@@ -15,8 +15,9 @@ from torch import Tensor
 from deepfool.certificates.backward import Choices
 from deepfool.certificates.ball import Ball
 from deepfool.certificates.graph import Graph
+from deepfool.certificates.layers import Layers
 from deepfool.certificates.margins import Margins, improve
-from deepfool.certificates.timing import Watch
+from deepfool.certificates.timing import TimeIsOverError, Watch
 from deepfool.certificates.units import bound_units
 
 FIRST, LEAST = 0.55, 0.01
@@ -60,7 +61,7 @@ def certify_radius(
     value = torch.where(rivals, 0.0, math.inf).double()
     if not graph.bends:
         everyone = torch.arange(len(label))
-        value[rivals] = _distances(graph, ball, label, rivals, everyone, torch.full_like(upper, math.inf), slack, lean)
+        value[rivals] = _distances(graph, ball, label, rivals, everyone, torch.full_like(upper, math.inf), slack)
         return value, 1
     radius = torch.where(upper.isfinite(), first * upper, _local_distance(graph, ball, label, rivals, slack) / 2)
     reach = ball.reach
@@ -72,7 +73,14 @@ def certify_radius(
         before = watch.spent()
         open_ = rivals[live] & (value[live] < radius[live, None])
         d = torch.full_like(value[live], math.inf)
-        d[open_] = _distances(graph, ball, label, open_, live, radius[live], slack, lean)
+        # A pass that takes too long is given up, but not the first that proves something.
+        patient = not bool((value[live].amin(1) > 0).all())
+        try:
+            d[open_] = _distances(
+                graph, ball, label, open_, live, radius[live], slack, lean, None if patient else watch
+            )
+        except TimeIsOverError:
+            break
         # A ball that is the whole box has proved the class for good.
         whole = (radius[live] >= reach[live])[:, None] & (d >= radius[live, None])
         reached = torch.where(whole, math.inf, torch.minimum(d, radius[live, None]))
@@ -112,21 +120,22 @@ def _distances(
     live: Tensor,
     radius: Tensor,
     slack: Tensor,
-    lean: float,
+    lean: float = 1.0,
+    watch: Watch | None = None,
 ) -> Tensor:
     """For all pairs of a sample and a class that are wanted, (pairs,): the distance at this radius."""
     here = ball.of(live)
-    lines = bound_units(graph, here, radius, lean=lean).lines if graph.bends else {}
+    layers = bound_units(graph, here, radius, lean=lean, watch=watch) if graph.bends else Layers.begin(graph, here)
     who, rival = pairs.nonzero().unbind(1)
     margins = Margins(graph, here, label[live][who], rival, slack[live][who], who)
-    distance, _ = margins.distance(lines)
+    distance, _ = margins.distance(layers)
     short = distance < radius[who]
     if graph.bends and bool(short.any()):  # only these are worth the steps
         who, some = who[short], Margins(
             graph, here, margins.label[short], rival[short], margins.slack[short], who[short]
         )  # fmt: skip
-        choices = Choices({k: v.start[who].clone() for k, v in lines.items()})
-        distance[short] = improve(some, lines, choices, STEPS, radius[who]).distance
+        choices = Choices({k: v.start[who].clone() for k, v in layers.lines.items()})
+        distance[short] = improve(some, layers, choices, STEPS, radius[who]).distance
     return distance
 
 
@@ -134,6 +143,6 @@ def _local_distance(graph: Graph, ball: Ball, label: Tensor, rivals: Tensor, sla
     """Where the boundary would be if the network were everywhere as it is at the sample."""
     everyone = torch.arange(len(label))
     d = torch.full(rivals.shape, math.inf, dtype=torch.float64)
-    d[rivals] = _distances(graph, ball, label, rivals, everyone, torch.zeros_like(slack), slack, 1.0)
+    d[rivals] = _distances(graph, ball, label, rivals, everyone, torch.zeros_like(slack), slack)
     nearest = d.amin(1)
     return torch.where(nearest.isfinite(), nearest, 1.0)
