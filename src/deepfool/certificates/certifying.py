@@ -58,7 +58,7 @@ conv-mnist-certified in l2 lines that lean by 3 prove half as much again as the 
 are worse."""
 TRIED = 0.1
 """They are tried if a pass takes at most this share of the time."""
-WORTH = 0.25
+WORTH = 0.3
 """Branch and bound is begun if a pass takes at most this share of the time that is left."""
 
 

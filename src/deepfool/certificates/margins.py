@@ -49,10 +49,14 @@ class Margins:
     ) -> tuple[Tensor, Tensor]:
         """a (rows, features) and m (rows,): m + a . d is at most the margin."""
         a, c = trace_back(self.graph, self.graph.scores, self.rows(), self.who, layers, choices, seen)
+        return a.double(), self.at_samples(layers) + c
+
+    def at_samples(self, layers: Layers) -> Tensor:
+        """(rows,): the margins at the samples themselves."""
         scores = layers.centre[self.graph.scores.id]
-        scores = scores.expand(len(c), -1) if len(scores) == 1 or self.who is None else scores[self.who]
+        scores = scores.expand(len(self.rival), -1) if len(scores) == 1 or self.who is None else scores[self.who]
         own, other = (scores.gather(1, each[:, None])[:, 0] for each in (self.label, self.rival))
-        return a.double(), own - other + c - self.slack
+        return own - other - self.slack
 
     @torch.no_grad()
     def distance(self, layers: Layers, choices: Choices | None = None) -> tuple[Tensor, Tensor]:
