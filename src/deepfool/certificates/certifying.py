@@ -34,11 +34,10 @@ from deepfool.attacks.smallest import smallest
 from deepfool.certificates.ball import Ball
 from deepfool.certificates.branching import EXACT, Tree
 from deepfool.certificates.certificate import Certificate, Proof
-from deepfool.certificates.checking import check_norm
-from deepfool.certificates.costs import check_cost, estimate
+from deepfool.certificates.checking import check_norm, settle
+from deepfool.certificates.costs import estimate
 from deepfool.certificates.graph import Graph
 from deepfool.certificates.lowering import lower
-from deepfool.certificates.precision import choose
 from deepfool.certificates.radius import ROUNDS, begin_with, certify_radius
 from deepfool.certificates.readings import check_provable, split_by_reading
 from deepfool.certificates.rounding import find_slack
@@ -115,8 +114,7 @@ def certify(
         asked = {"bounds": bounds, "mask": mask, "seconds": seconds}
         return _certify_goal(f, x, aim, target, upper, on_progress, p=p, **asked)
     with prepare(f, x, p=p, bounds=bounds, mask=mask, target=target) as task:
-        graph = lower(f, task.asked.like, lambda graph: check_cost(estimate(graph), time))
-        graph.rows = choose(graph)
+        graph = lower(f, task.asked.like, lambda graph: settle(graph, time))
         found = _Found.of(upper, f, task.asked, p, bounds=bounds, mask=mask, target=target)
         return _Certifying(f, graph, task.asked, target, found, time).run(on_progress)
 

@@ -72,9 +72,9 @@ def certify_radius(
     reach = ball.reach
     cap = torch.minimum(upper, reach)
     high = cap.clone()
-    last_radius, last, last_d = radius.clone(), torch.zeros_like(radius), torch.zeros_like(radius)
+    secant = _Secant(radius)
     live = torch.arange(len(label))
-    for count in range(rounds):
+    for _ in range(rounds):
         before = watch.spent()
         open_ = rivals[live] & (value[live] < radius[live, None])
         d, left_over = torch.full_like(value[live], math.inf), torch.full_like(value[live], math.inf)
@@ -94,20 +94,7 @@ def certify_radius(
         low = value[live].amin(1)
         r = radius[live]
         high[live] = torch.where(nearest < r, torch.minimum(high[live], r), high[live])
-        # A secant of log(d / R) against log R, inside the bracket.
-        f = (nearest.clamp(1e-9 * r, 1e9 * r) / r).log().clamp(-2.5, 5)
-        slope = (f - last[live]) / (r.log() - last_radius[live].log()) if count else torch.full_like(r, -3.0)
-        slope = torch.nan_to_num(slope, -3.0, -3.0, -3.0).clamp(-20, STEEP)
-        wanted = r * (-f / slope).clamp(-1.2, 1.6).exp()
-        # A bound that is below zero at the sample itself says nothing by d, but by how far below it is.
-        below = (1 - left_over.amin(1)).clamp(1, 1e6)
-        wanted = torch.where(nearest > 0, wanted, r * below ** (-1 / LOSES))
-        # Where d is above zero twice, a secant of d against R knows more: d falls ever faster.
-        falls = ((last_d[live] - nearest) / (r - last_radius[live])).clamp_min(0)
-        straight = r + (nearest - r) / (1 + falls)
-        known_twice = (nearest > 0) & (last_d[live] > 0) & falls.isfinite() & nearest.isfinite()
-        wanted = torch.where(known_twice & ((nearest < r) | (straight < wanted)), straight, wanted)
-        last_radius[live], last[live], last_d[live] = r, f, nearest
+        wanted = secant.guess(live, r, nearest, left_over.amin(1))
         h = high[live]
         bracketed, width = h < cap[live], h - low
         inside = torch.minimum(torch.maximum(wanted, low + 0.1 * width), h - 0.1 * width)
@@ -123,7 +110,33 @@ def certify_radius(
         live = live[going]
         if len(live) == 0 or watch.over():
             break
-    return value, count + 1
+    return value, max(secant.count, 1)
+
+
+class _Secant:
+    """Where R = d(R) may be, from the last two passes."""
+
+    def __init__(self, radius: Tensor) -> None:
+        self.count = 0
+        self.radius, self.height, self.d = radius.clone(), torch.zeros_like(radius), torch.zeros_like(radius)
+
+    def guess(self, live: Tensor, r: Tensor, d: Tensor, left: Tensor) -> Tensor:
+        """After a pass at r that found d, with the share `left` of the margin left; (live,) each."""
+        # A secant of log(d / R) against log R.
+        f = (d.clamp(1e-9 * r, 1e9 * r) / r).log().clamp(-2.5, 5)
+        before, height, last = self.radius[live], self.height[live], self.d[live]
+        slope = (f - height) / (r.log() - before.log()) if self.count else torch.full_like(r, -3.0)
+        slope = torch.nan_to_num(slope, -3.0, -3.0, -3.0).clamp(-20, STEEP)
+        wanted = r * (-f / slope).clamp(-1.2, 1.6).exp()
+        # A bound that is below zero at the sample itself says nothing by d, but by how far below it is.
+        wanted = torch.where(d > 0, wanted, r * (1 - left).clamp(1, 1e6) ** (-1 / LOSES))
+        # Where d is above zero twice, a secant of d against R knows more: d falls ever faster.
+        falls = ((last - d) / (r - before)).clamp_min(0)
+        straight = r + (d - r) / (1 + falls)
+        twice = (d > 0) & (last > 0) & falls.isfinite() & d.isfinite()
+        self.radius[live], self.height[live], self.d[live] = r, f, d
+        self.count += 1
+        return torch.where(twice & ((d < r) | (straight < wanted)), straight, wanted)
 
 
 def _distances(
