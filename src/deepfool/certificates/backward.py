@@ -89,9 +89,9 @@ def trace_back(
     if noise is None:
         return a, constant
     lost = lost + noise.lost_at_last(who)
-    if width is not None:
-        width.append(2 * lost)
     usable = a.isfinite().all(1) & constant.isfinite() & lost.isfinite()  # what float32 has no room for says nothing
+    if width is not None:
+        width.append(torch.where(usable, 2 * lost, torch.inf))
     return torch.where(usable[:, None], a, 0.0), torch.where(usable, constant - lost, -torch.inf)
 
 

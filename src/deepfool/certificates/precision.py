@@ -20,6 +20,7 @@ from torch import Tensor
 
 from deepfool.certificates.graph import Affine, Bend, Graph, Node
 from deepfool.certificates.operators import Convolution, Dense
+from deepfool.certificates.relaxation import Lines
 from deepfool.certificates.rows import Rows
 
 U = 2.0**-24
@@ -59,10 +60,10 @@ class Noise:
         self.least: Tensor | float = 0.0
         """(n,): what is lost by numbers that are too small."""
 
-    def enter(self, node: Node, moves: list[Tensor], own: Tensor, passes: Tensor | None = None) -> None:
+    def enter(self, node: Node, moves: list[Tensor], own: Tensor, lines: Lines | None) -> None:
         """A node. How far its entries (n, *shape) are from the sample's, at most: those of its inputs, and its own.
 
-        `passes` says which units of a bend have a slope at all.
+        The lines are those of a bend: rows come through it where they have a slope.
         """
         terms, lost = self._by_its_rows(node, moves)
         if self.fans[node.id] == 2:  # rows that meet here are added: one rounding of the sum
@@ -71,7 +72,7 @@ class Noise:
             if before.id in self.maps and before.id not in self.pays:
                 map_ = self.maps[before.id]
                 map_ = node.operator.spread(map_) if isinstance(node, Affine) else map_
-                lost = _plus(lost, map_ if passes is None else map_ * passes)
+                lost = _plus(lost, map_ if lines is None else map_ * ((lines.chord != 0) | (lines.start != 0)))
         if lost is not None:
             self.maps[node.id] = lost
             # Rows are off by some gammas of themselves when they come to the next node: a thousandth covers that.

@@ -46,11 +46,8 @@ def bound_units(
     """
     values: dict[int, tuple[Tensor, Tensor]] = {}
     layers = Layers.begin(graph, ball) if known is None else Layers({}, {}, known.centre, known.noise)
-    if known is None and graph.rows == torch.float32:
-        layers.noise = Noise(graph)
+    noise = layers.noise = Noise(graph) if known is None and graph.rows == torch.float32 else layers.noise
     for node in graph.nodes:
-        moves = [_move(values[each.id], layers.centre[each.id]) for each in node.inputs] if known is None else []
-        passes = None
         if isinstance(node, Input):
             low, high = (v.view(-1, *node.shape) for v in ball.interval(radius))
         elif isinstance(node, Affine):
@@ -70,12 +67,12 @@ def bound_units(
                 bounds = bounds.split(None if sign is None else sign.get(node.id))
             at = layers.centre[node.inputs[0].id]
             layers.bounds[node.id], layers.lines[node.id] = bounds, lines_around(node, bounds, lean, at, graph.rows)
-            moves, line = [_move((bounds.low, bounds.high), at)], layers.lines[node.id]
-            passes = (line.chord != 0) | (line.start != 0)
+            values[node.inputs[0].id] = bounds.low, bounds.high
             low, high = node.value(bounds.low), node.value(bounds.high)
         values[node.id] = low, high
-        if known is None and layers.noise is not None:
-            layers.noise.enter(node, moves, _move((low, high), layers.centre[node.id]), passes)
+        if noise is not None and known is None:
+            moves = [_move(values[each.id], layers.centre[each.id]) for each in (*node.inputs, node)]
+            noise.enter(node, moves[:-1], moves[-1], layers.lines.get(node.id))
     return layers
 
 
