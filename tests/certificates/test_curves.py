@@ -27,7 +27,7 @@ def intervals():
 
 def test_lines_around_tanh_hold_on_every_interval():
     low, high = intervals()
-    lines = lines_around(Tanh(0, (len(low),)), Bounds(low[None], high[None]), 1.0)
+    lines = lines_around(Tanh(0, (len(low),)), Bounds(low[None], high[None]), 1.0, low[None])
     for share in torch.linspace(0, 1, 201, dtype=torch.float64):
         z = low + share * (high - low)
         y = z.tanh()
@@ -38,7 +38,7 @@ def test_lines_around_tanh_hold_on_every_interval():
 def test_lines_around_tanh_are_close():
     """On a narrow interval they are apart by its width squared, and no more than tanh moves on any."""
     low, high = intervals()
-    lines = lines_around(Tanh(0, (len(low),)), Bounds(low[None], high[None]), 1.0)
+    lines = lines_around(Tanh(0, (len(low),)), Bounds(low[None], high[None]), 1.0, low[None])
     width = high - low
     for z in (low, (low + high) / 2, high):
         apart = (lines.chord - lines.start)[0] * z + (lines.height - lines.floor)[0]

@@ -62,14 +62,11 @@ class Ball:
         r = radius[:, None]
         return self.x - torch.minimum(r, self.down), self.x + torch.minimum(r, self.up)
 
-    def middle(self, a: Tensor, who: Tensor | None) -> Tensor:
-        """a . x, (rows,); row i of a is about sample who[i] (None: i)."""
-        return a @ self.x[0] if len(self.x) == 1 else (a * (self.x if who is None else self.x[who])).sum(1)
-
     def least(self, a: Tensor, who: Tensor | None, radius: Tensor) -> Tensor:
         """A lower bound of the least a . d in the ball, (rows,); row i of a is about sample who[i] (None: i)."""
         down, up, r = self._rooms(who, radius)
         if self.p == math.inf:
+            a = a.double()
             down, up = torch.minimum(r, down), torch.minimum(r, up)
             middle, half = (up - down) / 2, (up + down) / 2
             if len(middle) == 1:
@@ -80,9 +77,9 @@ class Ball:
         size = max(1, BLOCK // a.shape[1])
         for at in range(0, len(a), size):  # parts that the caches hold
             part = slice(at, at + size)
-            some, low, high, far = a[part], *(v if len(v) == 1 else v[part] for v in (down, up, r))
+            some, low, high, far = a[part].double(), *(v if len(v) == 1 else v[part] for v in (down, up, r))
             found.append(least(some.abs(), torch.where(some > 0, low, high), far))
-        return torch.cat(found) if found else a.new_zeros(0)
+        return torch.cat(found) if found else down.new_zeros(0)
 
     def _least_l1(self, g: Tensor, room: Tensor, r: Tensor) -> Tensor:
         """Steepest features first. By duality, price * r + sum of (g - price)+ * room bounds the gain, at any price."""

@@ -12,6 +12,7 @@ point.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -22,11 +23,12 @@ from deepfool.certificates.backward import Choices
 from deepfool.certificates.ball import Ball
 from deepfool.certificates.frontier import Frontier
 from deepfool.certificates.graph import Graph
+from deepfool.certificates.layers import Layers
 from deepfool.certificates.leaves import solve_leaf
 from deepfool.certificates.margins import Best, Margins, improve
 from deepfool.certificates.relaxation import Lines
-from deepfool.certificates.timing import Watch
-from deepfool.certificates.units import Layers, bound_units
+from deepfool.certificates.timing import TimeIsOverError, Watch
+from deepfool.certificates.units import bound_units
 from deepfool.norms import norm
 
 EXACT = 1e-3
@@ -82,28 +84,37 @@ class Tree:
     def grow(self, watch: Watch) -> None:
         """Until the bounds meet, nothing more can be split, or the time is over."""
         self.watch = watch
-        if math.isfinite(self.upper) and not watch.over() and not self.met:
-            self.growth = math.inf
-            lines = self._layers(self._radius(0.0)).lines.values()
-            curved = len(self.graph.bends) > len(self.graph.relus)  # smaller balls are what makes those lines better
-            if curved or sum(int(each.unstable.sum()) for each in lines) > FEW:
-                self.growth = GROWTH
-        while not watch.over() and not self.met:
-            leaves = self.leaves
-            leaves.drop(leaves.value >= (1 - EXACT / 2) * self.upper)
-            ready = ~leaves.stuck
-            if not bool(ready.any()):
-                break
-            radius = self._radius(float(leaves.value[ready].min()))
-            chosen = (ready & (leaves.value < radius)).nonzero()[:, 0]
-            chosen = chosen[leaves.value[chosen].argsort()[: self.batch]]
-            again = chosen[leaves.proved[chosen]]
-            apart = chosen[~leaves.proved[chosen]]
-            self._bound(torch.cat([again, leaves.halve(apart)]), radius)
+        with contextlib.suppress(TimeIsOverError):
+            if math.isfinite(self.upper) and not watch.over() and not self.met and self._has_few():
+                self.growth = math.inf
+            while not watch.over() and not self.met:
+                leaves = self.leaves
+                leaves.drop(leaves.value >= (1 - EXACT / 2) * self.upper)
+                ready = ~leaves.stuck
+                if not bool(ready.any()):
+                    break
+                radius = self._radius(float(leaves.value[ready].min()))
+                chosen = (ready & (leaves.value < radius)).nonzero()[:, 0]
+                chosen = chosen[leaves.value[chosen].argsort()[: self.batch]]
+                again = chosen[leaves.proved[chosen]]
+                apart = chosen[~leaves.proved[chosen]]
+                layers = self._layers(radius)
+                self._bound(torch.cat([again, leaves.halve(apart)]), layers, radius)
+
+    def _has_few(self) -> bool:
+        """Whether few units are undecided: on the first ball, and on that of the upper bound too."""
+        if len(self.graph.bends) > len(self.graph.relus):  # smaller balls are what makes curved lines better
+            return False
+        most = min((1 + 2 * EXACT) * self.upper, self.reach)
+        for radius in (self._radius(float(self.leaves.value.min())), most):
+            if sum(int(each.unstable.sum()) for each in self._layers(radius).lines.values()) > FEW:
+                return False
+        return True
 
     def touch(self) -> None:
         """Of an affine network every distance is exact: the nearest points are the smallest perturbations."""
-        self._look(self._margins(self.rivals, torch.zeros_like(self.rivals)).distance({})[1])
+        margins = self._margins(self.rivals, torch.zeros_like(self.rivals))
+        self._look(margins.distance(Layers.begin(self.graph, self.ball))[1])
 
     def story(self) -> str:
         """Why the bounds have not met, in words."""
@@ -142,18 +153,18 @@ class Tree:
             if len(self.balls) > 4:
                 self.balls.pop(next(iter(self.balls)))
             one = torch.tensor([radius], dtype=torch.float64)
-            self.balls[radius] = bound_units(self.graph, self.ball, one, lean=self.lean)
+            self.balls[radius] = bound_units(self.graph, self.ball, one, lean=self.lean, watch=self.watch)
         return self.balls[radius]
 
-    def _bound(self, chosen: Tensor, radius: float) -> None:
-        """Bound these leaves on the ball of this radius."""
+    def _bound(self, chosen: Tensor, whole: Layers, radius: float) -> None:
+        """Bound these leaves on the ball of this radius, on which `whole` holds."""
         leaves = self.leaves
         if not leaves.begun:
             leaves.begun = True
-            for k, line in self._layers(radius).lines.items():
+            for k, line in whole.lines.items():
                 leaves.alpha[k][:] = line.start.float()
         self.evaluated += len(chosen)
-        layers = leaves.layers(chosen, self._layers(radius), radius, self.lean)
+        layers = leaves.layers(chosen, whole, radius, self.lean)
         chosen, layers = self._without_empty(chosen, layers)
         chosen, layers = self._without_proved(chosen, layers, radius)
         if self.refresh and len(leaves.bends) > 1 and len(chosen):
@@ -164,7 +175,7 @@ class Tree:
         leaves.keep_layers(chosen, layers, radius)
         margins, choices = self._margins(leaves.rival[chosen], None), self._choices(chosen)
         enough = torch.full((len(chosen),), radius, dtype=torch.float64)
-        best = improve(margins, layers.lines, choices, self.steps, enough)
+        best = improve(margins, layers, choices, self.steps, enough)
         for k, v in best.choices.alpha.items():
             leaves.alpha[k][chosen] = v.float()
         for k, v in best.choices.beta.items():
@@ -172,7 +183,7 @@ class Tree:
         self._credit(chosen, best.distance, radius)
         self._look(best.step)
         self._choose(chosen, layers.lines, best)
-        self._settle(chosen, margins, layers.lines, best)
+        self._settle(chosen, margins, layers, best)
 
     def _credit(self, chosen: Tensor, distance: Tensor, radius: float) -> None:
         """What a distance at this radius proves; of the whole box, for good."""
@@ -186,10 +197,11 @@ class Tree:
 
     def _choices(self, chosen: Tensor) -> Choices:
         leaves = self.leaves
-        sign = {k: v[chosen].double() for k, v in leaves.sign.items() if bool(v[chosen].any())}
+        kind = self.graph.rows
+        sign = {k: v[chosen].to(kind) for k, v in leaves.sign.items() if bool(v[chosen].any())}
         return Choices(
-            {k: v[chosen].double() for k, v in leaves.alpha.items()},
-            {k: leaves.beta[k][chosen].double() for k in sign}, sign,
+            {k: v[chosen].to(kind) for k, v in leaves.alpha.items()},
+            {k: leaves.beta[k][chosen].to(kind) for k in sign}, sign,
         )  # fmt: skip
 
     def _without_empty(self, chosen: Tensor, layers: Layers) -> tuple[Tensor, Layers]:
@@ -205,25 +217,25 @@ class Tree:
         if len(chosen) == 0:
             return chosen, layers
         margins = self._margins(self.leaves.rival[chosen], None)
-        distance, _ = margins.distance(layers.lines, self._choices(chosen))
+        distance, _ = margins.distance(layers, self._choices(chosen))
         proved = distance >= radius
         self._credit(chosen[proved], distance[proved], radius)
         return chosen[~proved], layers.of((~proved).nonzero()[:, 0])
 
-    def _settle(self, chosen: Tensor, margins: Margins, lines: dict[int, Lines], best: Best) -> None:
+    def _settle(self, chosen: Tensor, margins: Margins, layers: Layers, best: Best) -> None:
         """Leaves with nothing left to split: what is missing are the best multipliers, which a solver finds."""
         leaves = self.leaves
         ended = (leaves.split[chosen, 0] < 0) & ~leaves.proved[chosen] & (best.distance < (1 - EXACT / 2) * self.upper)
         for i in ended.nonzero()[:, 0].tolist():
             at = torch.tensor([i])
-            one = {k: v.of(at) for k, v in lines.items()}
+            one = layers.of(at)
             choices = Choices(
                 {k: v[at] for k, v in best.choices.alpha.items()}, {}, {k: v[at] for k, v in best.choices.sign.items()}
             )  # fmt: skip
             distance, steps = solve_leaf(self._margins(margins.rival[at], None), one, choices)
             leaves.value[chosen[i]] = max(float(leaves.value[chosen[i]]), distance)
             self._look(steps)
-            self._split_any(chosen[i], one)
+            self._split_any(chosen[i], one.lines)
             if self.watch.over():
                 break
 
@@ -258,7 +270,7 @@ class Tree:
             for j in ids:
                 for name in ("low", "high"):
                     getattr(layers.bounds[j], name)[at] = getattr(fresh.bounds[j], name)
-                for name in ("chord", "height", "unstable", "start", "floor"):
+                for name in ("chord", "height", "unstable", "start", "floor", "rise", "sink"):
                     if getattr(fresh.lines[j], name) is not None:
                         getattr(layers.lines[j], name)[at] = getattr(fresh.lines[j], name)
 

@@ -10,7 +10,9 @@ from deepfool.attacks.shared.aims import Aim, read_goal
 from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.arguments import check_inputs
 from deepfool.certificates.costs import Cost, check_cost, estimate
+from deepfool.certificates.graph import Graph
 from deepfool.certificates.lowering import lower
+from deepfool.certificates.precision import choose
 from deepfool.certificates.readings import check_provable, split_by_reading
 from deepfool.classifier import Classifier, Model
 from deepfool.errors import InputError
@@ -67,4 +69,10 @@ def certifiable(
         begun = open_aim(aim, z)
         if begun.read is not None:
             [(_, f)] = split_by_reading(f, z, begun)
-        return estimate(lower(f, x[:1], lambda graph: check_cost(estimate(graph), seconds)))
+        return estimate(lower(f, x[:1], lambda graph: settle(graph, seconds)))
+
+
+def settle(graph: Graph, seconds: float) -> None:
+    """What rows are computed in; an error for a network that would take too long or too much memory."""
+    graph.rows = choose(graph)
+    check_cost(estimate(graph), seconds)

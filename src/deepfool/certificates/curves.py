@@ -21,10 +21,13 @@ HALVINGS = 20
 """In the search for the first tangent; any later one holds as well."""
 
 
-def lines_around(node: Bend, bounds: Bounds, lean: float) -> Lines:
-    """The lines for bounds that hold; `lean` is for ReLUs."""
-    if isinstance(node, Relu):
-        return Lines.around(bounds, node.slope, lean)
+def lines_around(node: Bend, bounds: Bounds, lean: float, at: Tensor, dtype: torch.dtype = torch.float64) -> Lines:
+    """The lines for bounds that hold, for rows of this type; `at` is the input at the sample; `lean` is for ReLUs."""
+    lines = Lines.around(bounds, node.slope, lean) if isinstance(node, Relu) else _around_tanh(bounds)
+    return lines.seen_from(at, node.value(at), bounds, dtype)
+
+
+def _around_tanh(bounds: Bounds) -> Lines:
     low, high = bounds.low, bounds.high
     chord, height = _above_tanh(low, high)
     start, floor = _above_tanh(-high, -low)

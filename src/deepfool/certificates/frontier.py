@@ -13,15 +13,15 @@ from torch import Tensor
 
 from deepfool.certificates.curves import lines_around
 from deepfool.certificates.graph import Graph
+from deepfool.certificates.layers import Layers
 from deepfool.certificates.relaxation import Bounds
-from deepfool.certificates.units import Layers
 
 
 class Frontier:
     """`values` (classes,) are known distances of the classes at least, infinite for those that do not count."""
 
     def __init__(self, graph: Graph, values: Tensor) -> None:
-        self.bends = {each.id: each for each in graph.bends}
+        self.bends, self.rows = {each.id: each for each in graph.bends}, graph.rows
         shapes = {each.id: each.shape for each in graph.bends}
         self.rival = values.isfinite().nonzero()[:, 0]
         n = len(self.rival)
@@ -101,8 +101,9 @@ class Frontier:
             low = torch.where(sides, self.low[k][leaves], whole.low)
             high = torch.where(sides, self.high[k][leaves], whole.high)
             bounds[k] = Bounds(low, high).split(self.sign[k][leaves])
-            lines[k] = lines_around(self.bends[k], bounds[k], lean)
-        return Layers(bounds, lines)
+            at = base.centre[self.bends[k].inputs[0].id]
+            lines[k] = lines_around(self.bends[k], bounds[k], lean, at, self.rows)
+        return Layers(bounds, lines, base.centre, base.noise)
 
     def keep_layers(self, leaves: Tensor, layers: Layers, radius: float) -> None:
         """Remember bounds that hold up to this radius."""

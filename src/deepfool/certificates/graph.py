@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from deepfool.certificates.operators import Operator, apply
@@ -75,6 +78,15 @@ class Graph:
     """The nodes in order; the last is the scores, (classes,)."""
 
     nodes: list[Node]
+    rows: torch.dtype = torch.float64
+    """What rows over it are computed in."""
+    paths: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """What is known of rows from each node, by id: see `follow_row`."""
+
+    @cached_property
+    def fans(self) -> Counter[int]:
+        """How many nodes read each node, by id."""
+        return Counter(before.id for node in self.nodes for before in node.inputs)
 
     @property
     def scores(self) -> Node:

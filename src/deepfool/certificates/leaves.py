@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from deepfool.certificates.backward import Choices, trace_back
+from deepfool.certificates.layers import Layers
 from deepfool.certificates.margins import Margins
-from deepfool.certificates.relaxation import Lines
 from deepfool.certificates.rows import Rows
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -27,10 +27,10 @@ PENALTY = 1e4
 
 
 @torch.no_grad()
-def solve_leaf(margins: Margins, lines: dict[int, Lines], choices: Choices) -> tuple[float, Tensor]:
+def solve_leaf(margins: Margins, layers: Layers, choices: Choices) -> tuple[float, Tensor]:
     """How far away the points of a leaf are at least, and steps that may lead to the nearest; of one row."""
-    a, m = margins.bound(lines, choices)
-    places, g, h = _constraints(margins, lines, choices)
+    a, m = margins.bound(layers, choices)
+    places, g, h = _constraints(margins, layers, choices)
     scale = float(a.abs().max().clamp_min(1e-12))
     rows, heights = torch.cat([a, g]) / scale, torch.cat([m, h]) / scale
     down, up = (room.clamp_max(1e6).numpy()[0] for room in (margins.ball.down, margins.ball.up))
@@ -40,13 +40,11 @@ def solve_leaf(margins: Margins, lines: dict[int, Lines], choices: Choices) -> t
     first = max(prices[0], 1e-9 * max(prices.max(), 1e-300))
     for (k, unit), price in zip(places, prices[1:], strict=True):
         beta[k].view(-1)[unit] = max(price, 0.0) / first
-    distance, step = margins.distance(lines, Choices(choices.alpha, beta, choices.sign))
+    distance, step = margins.distance(layers, Choices(choices.alpha, beta, choices.sign))
     return float(distance), torch.cat([step, torch.as_tensor(nearest)[None]])
 
 
-def _constraints(
-    margins: Margins, lines: dict[int, Lines], choices: Choices
-) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
+def _constraints(margins: Margins, layers: Layers, choices: Choices) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
     """What the splits say as half spaces: g . d + h <= 0, for each split unit (id of the ReLU, place)."""
     graph, x = margins.graph, margins.ball.x
     places: list[tuple[int, int]] = []
@@ -59,13 +57,13 @@ def _constraints(
         if len(units) == 0:
             continue
         node = relu.inputs[0]
-        picked = Rows.pick(node.shape, units, torch.float64)
+        picked = Rows.pick(node.shape, units, graph.rows)
         # A unit that is said to be active has z >= 0, so that the lower bound of -z is at most 0.
-        rows = picked.times(-sign.view(-1)[units].view(-1, *[1] * (picked.values.ndim - 1)))
+        side = -sign.view(-1)[units]
         same = torch.zeros(len(units), dtype=torch.long)
-        a, c = trace_back(graph, node, rows, same, lines)
-        g.append(a)
-        h.append((a * x).sum(1) + c)
+        a, c = trace_back(graph, node, picked.times(side.view(-1, *[1] * (picked.values.ndim - 1))), same, layers)
+        g.append(a.double())
+        h.append(side * layers.centre[node.id].flatten()[units] + c)
         places += [(relu.id, int(unit)) for unit in units]
     return places, torch.cat(g), torch.cat(h)
 

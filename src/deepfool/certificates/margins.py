@@ -15,7 +15,7 @@ from deepfool.certificates.backward import Choices, trace_back
 from deepfool.certificates.ball import Ball
 from deepfool.certificates.climbing import Climber
 from deepfool.certificates.graph import Graph
-from deepfool.certificates.relaxation import Lines
+from deepfool.certificates.layers import Layers
 from deepfool.certificates.rows import Rows
 
 RATE, FADE = 0.25, 0.95
@@ -39,22 +39,29 @@ class Margins:
 
     def rows(self) -> Rows:
         everyone = torch.arange(len(self.rival))
-        values = torch.zeros(len(self.rival), *self.graph.scores.shape, dtype=torch.float64)
+        values = torch.zeros(len(self.rival), *self.graph.scores.shape, dtype=self.graph.rows)
         values[everyone, self.label] = 1
         values[everyone, self.rival] -= 1
         return Rows(values, self.graph.scores.shape)
 
     def bound(
-        self, lines: dict[int, Lines], choices: Choices | None = None, seen: dict[int, Tensor] | None = None
+        self, layers: Layers, choices: Choices | None = None, seen: dict[int, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """a (rows, features) and m (rows,): m + a . d is at most the margin."""
-        a, c = trace_back(self.graph, self.graph.scores, self.rows(), self.who, lines, choices, seen)
-        return a, self.ball.middle(a, self.who) + c - self.slack
+        a, c = trace_back(self.graph, self.graph.scores, self.rows(), self.who, layers, choices, seen)
+        return a.double(), self.at_samples(layers) + c
+
+    def at_samples(self, layers: Layers) -> Tensor:
+        """(rows,): the margins at the samples themselves."""
+        scores = layers.centre[self.graph.scores.id]
+        scores = scores.expand(len(self.rival), -1) if len(scores) == 1 or self.who is None else scores[self.who]
+        own, other = (scores.gather(1, each[:, None])[:, 0] for each in (self.label, self.rival))
+        return own - other - self.slack
 
     @torch.no_grad()
-    def distance(self, lines: dict[int, Lines], choices: Choices | None = None) -> tuple[Tensor, Tensor]:
+    def distance(self, layers: Layers, choices: Choices | None = None) -> tuple[Tensor, Tensor]:
         """The distance to the boundary, at least, and the nearest step to where the bound is zero."""
-        a, m = self.bound(lines, choices)
+        a, m = self.bound(layers, choices)
         return self.ball.distance(a, m, self.who)
 
 
@@ -83,7 +90,7 @@ class Best:
                 old[k] = merge(new[k], old[k])
 
 
-def improve(margins: Margins, lines: dict[int, Lines], choices: Choices, steps: int, enough: Tensor) -> Best:
+def improve(margins: Margins, layers: Layers, choices: Choices, steps: int, enough: Tensor) -> Best:
     """Climb in the slopes and multipliers until all distances are `enough` (rows,), or the steps are over.
 
     By the envelope theorem the distance rises where the bound does at the nearest point: that is what Adam climbs.
@@ -94,7 +101,7 @@ def improve(margins: Margins, lines: dict[int, Lines], choices: Choices, steps: 
         seen: dict[int, Tensor] = {}
         free = [v.requires_grad_() for part in (choices.alpha, choices.beta) for v in part.values()]
         with torch.set_grad_enabled(count < steps):
-            a, m = margins.bound(lines, choices, seen)
+            a, m = margins.bound(layers, choices, seen)
         with torch.no_grad():
             distance, step = margins.ball.distance(a.detach(), m.detach(), margins.who)
         if best is None:
@@ -113,7 +120,7 @@ def improve(margins: Margins, lines: dict[int, Lines], choices: Choices, steps: 
         climber.step(list(torch.autograd.grad(gain.sum(), free)), FADE**count)
         with torch.no_grad():
             for k, v in choices.alpha.items():
-                v.clamp_(lines[k].least, 1)
+                v.clamp_(layers.lines[k].least, 1)
             for k, v in choices.beta.items():
                 v.clamp_min_(0).mul_(choices.sign[k] != 0)
     assert best is not None

@@ -6,6 +6,8 @@ stored, with the place of its top left corner; a window may reach beyond the map
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,14 +44,25 @@ class Rows:
 
     def read(self, maps: Tensor, who: Tensor | None) -> Tensor:
         """The entries of maps (n, *shape) where the rows have theirs; row i belongs to maps[who[i]] (None: maps[i])."""
+        return self.read_all((maps,), who)[0]
+
+    def read_all(self, maps: Sequence[Tensor], who: Tensor | None) -> list[Tensor]:
+        """The same for several maps, of as many samples each."""
         if self.top is None or self.left is None:
-            return maps if len(maps) == 1 or who is None else maps[who]
+            return [each if len(each) == 1 or who is None else each[who] for each in maps]
         h, w = self.values.shape[2:]
         border = self._border()
-        around = F.pad(maps, border) if any(border) else maps
-        windows = around.unfold(2, h, 1).unfold(3, w, 1)
-        at = torch.zeros_like(self.top) if len(maps) == 1 else torch.arange(len(self.top)) if who is None else who
-        return windows[at, :, self.top + border[2], self.left + border[0]]
+        n, tall, wide = len(maps[0]), self.shape[1] + border[2] + border[3], self.shape[2] + border[0] + border[1]
+        at = torch.zeros_like(self.top) if n == 1 else torch.arange(len(self.top)) if who is None else who
+        # Rows of several channels have the same window: it is cut out once, and copied as a whole.
+        place = (at * tall + self.top + border[2]) * wide + self.left + border[0]
+        place, same = torch.unique(place, return_inverse=True)
+        at, down, along = place // (tall * wide), place // wide % tall, place % wide
+        found = []
+        for each in maps:
+            around = F.pad(each, border) if any(border) else each
+            found.append(around.unfold(2, h, 1).unfold(3, w, 1)[at, :, down, along].index_select(0, same))
+        return found
 
     def dense(self) -> Rows:
         """The same rows over the whole map."""

@@ -8,6 +8,10 @@ from collections.abc import Callable
 now: Callable[[], float] = time.perf_counter
 
 
+class TimeIsOverError(Exception):
+    """A pass was given up because its time was over."""
+
+
 class Watch:
     """A number of seconds from now on.
 
@@ -23,3 +27,8 @@ class Watch:
 
     def over(self) -> bool:
         return self.spent() >= self.seconds
+
+    def check(self) -> None:
+        """Raises `TimeIsOverError` if it is."""
+        if self.over():
+            raise TimeIsOverError
