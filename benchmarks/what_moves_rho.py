@@ -186,7 +186,7 @@ COORDINATES = """\
 
 Each network as a function of pixels in [0, 1], of pixels after its own normalisation, and of whitened coordinates (the
 paper's toolbox whitens CIFAR-10; the paper does not say where it measured). In whitened coordinates the same network is
-1.4 to 2.3 times as robust as in its own. The paper's value lies between the two for NIN, and near the second for LeNet:
+1.4 to 2.2 times as robust as in its own. The paper's value lies between the two for NIN, and near the second for LeNet:
 the coordinates alone could explain why [the reproduction](../reproduction/index.md) finds less."""
 TRAINING = """\
 ## LeNet, trained in other ways
