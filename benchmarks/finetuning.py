@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import deepfool as df
+from benchmarks.options import read_options
 from deepfool.models.zoo import ZOO
-from deepfool.runs.execution import keep_freed_memory
 from deepfool.training.recipes import RECIPES
 
 NETWORKS = ("fc500-mnist", "lenet-mnist", "lenet-cifar10")
@@ -110,13 +108,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--limit", type=int, help="only the first training images, to try it out")
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/finetuning"))
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    options.work.mkdir(parents=True, exist_ok=True)
+    options = read_options(parser, "finetuning")
     for name in options.networks:
         for key in options.only:
             file = options.work / f"{name}-{key}.json"

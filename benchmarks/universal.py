@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 import deepfool as df
+from benchmarks.options import read_options
 from deepfool.metrics import share
-from deepfool.runs.execution import keep_freed_memory
 from deepfool.universals import ascent, searching
 
 BALLS: dict[str, dict[str, Any]] = {"linf": {"p": math.inf, "xi": "10/255"}, "l2": {"p": 2, "xi": "4%"}}
@@ -279,13 +279,7 @@ def main() -> None:
     parser.add_argument("--more", action="store_true", help="MNIST, fewer images, transfer")
     parser.add_argument("--choices", action="store_true", help="try other constants of the gradient form")
     parser.add_argument("--tables", action="store_true", help="only write the page of what is stored")
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/universal"))
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    options.work.mkdir(parents=True, exist_ok=True)
+    options = read_options(parser, "universal")
     if not options.tables:
         for name in options.networks:
             for ball in options.norms:

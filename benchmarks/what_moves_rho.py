@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import deepfool as df
+from benchmarks.options import read_options
 from deepfool.experiments.paper import CLASSIFIERS
 from deepfool.experiments.space import split_network
 from deepfool.models.zoo import ZOO
-from deepfool.runs.execution import keep_freed_memory
 from deepfool.training.recipes import RECIPES
 from deepfool.training.sgd import Recipe, test_error, to_unit, train
 
@@ -199,13 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--only", nargs="*", choices=[*NETWORKS, *VARIANTS], default=[*NETWORKS, *VARIANTS])
-    parser.add_argument("--work", type=Path, default=Path("benchmarks/results/what-moves-rho"))
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    options.work.mkdir(parents=True, exist_ok=True)
+    options = read_options(parser, "what-moves-rho")
     for key in options.only:
         file = options.work / (f"{key}.json" if key in NETWORKS else f"variant-{key}.json")
         if not file.exists():
