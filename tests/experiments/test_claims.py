@@ -127,6 +127,13 @@ def test_alpha():
     assert verdict("magnified", figure7=[mixed]).verdict == FAILS
 
 
+def test_a_gain_that_is_lost_again_is_named():
+    one = curve(0.3)[0]
+    one["epochs"].insert(1, {"epoch": 1, "error": 0.02, "rho": {"deepfool": 0.146}})
+    found = verdict("nin", figure6=[tuned("nin-cifar10", deepfool=[one], clean=curve(0.0))]).found
+    assert "+30 %, after epoch 1 +46 %, clean fine-tuning +0 %" in found  # and no range, as there is one seed
+
+
 def test_errors_after_tuning():
     def with_errors(deepfool, fgsm, clean):
         each = {"deepfool": deepfool, "fgsm": fgsm, "clean": clean}

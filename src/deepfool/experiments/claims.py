@@ -222,7 +222,14 @@ def change(share: float) -> str:
 
 def _format_gain(found: tuple[float, float, float]) -> str:
     middle, low, high = map(change, found)
-    return f"{middle} % ({low} to {high} over the seeds)"
+    return f"{middle} %" if low == high else f"{middle} % ({low} to {high} over the seeds)"
+
+
+def _name_peak(curve: Sequence[Mapping[str, Any]]) -> str:
+    """The epoch with the largest gain, if that is not the last one."""
+    means = [gain(curve, epoch=i)[0] for i in range(len(curve[0]["epochs"]))]
+    best = max(range(len(means)), key=means.__getitem__)
+    return f", after epoch {best} {change(means[best])} %" if change(means[best]) != change(means[-1]) else ""
 
 
 def _judge_rise(results: Results, networks: Sequence[str], published: float) -> list[_Case]:
@@ -231,7 +238,8 @@ def _judge_rise(results: Results, networks: Sequence[str], published: float) -> 
         if row["network"] in networks:
             found = gain(row["curves"]["deepfool"])
             clean = gain(row["curves"]["clean"])
-            text = f"{row['name']}: {_format_gain(found)}, clean fine-tuning {_format_gain(clean)}"
+            peak = _name_peak(row["curves"]["deepfool"])
+            text = f"{row['name']}: {_format_gain(found)}{peak}, clean fine-tuning {_format_gain(clean)}"
             cases.append(_Case(found[0] >= ABOUT * published, text))
     return cases
 
@@ -280,8 +288,8 @@ def judge_accuracy(results: Results) -> list[_Case]:
         before = row["curves"]["clean"][0]["epochs"][0]["error"]
         errors = {name: last_error(curve)[0] for name, curve in row["curves"].items()}
         good = errors["fgsm"] > before and errors["deepfool"] <= max(before, errors["clean"])
-        listed = ", ".join(f"{name} {100 * error:.1f} %" for name, error in errors.items())
-        cases.append(_Case(good, f"{row['name']}: before {100 * before:.1f} %, after {listed}"))
+        listed = ", ".join(f"{name} {100 * error:.2f} %" for name, error in errors.items())
+        cases.append(_Case(good, f"{row['name']}: before {100 * before:.2f} %, after {listed}"))
     return cases
 
 

@@ -236,11 +236,12 @@ def tabulate_errors(result: Mapping[str, Any]) -> Table:
     for row in _measured(result, lines):
         paper = CLASSIFIERS[row["network"]]
         published = {"deepfool": paper.tuned_deepfool, "fgsm": paper.tuned_fgsm, "clean": paper.tuned_clean}
-        cells = [percent(row["curves"]["clean"][0]["epochs"][0]["error"])]
+        seeds = len(row["curves"]["clean"])
+        cells = [percent(row["curves"]["clean"][0]["epochs"][0]["error"], 2)]
         for name, there in published.items():
             here, low, high = last_error(row["curves"][name])
-            cells += [percent(there), f"{percent(here)} ({100 * low:.1f} to {100 * high:.1f})"]
-        seeds = len(row["curves"]["clean"])
+            spread = f" ({100 * low:.2f} to {100 * high:.2f})" if seeds > 1 else ""
+            cells += [percent(there), percent(here, 2) + spread]
         lines.append(Line(row["name"], (*cells, f"{row['retested']:,}, {row['train']:,}", str(seeds))))
     return Table(
         "test error after fine-tuning",
