@@ -4,8 +4,9 @@ This project's own scheme: one search that can be stopped after any pass with it
 through a fixed sequence of descents, whatever its budget, so that a larger budget continues a smaller one.
 
     rank        the gradients of the classes at x_0: which boundaries look nearest (`shared.ranking`)
-    descents    the nearest classes, one after the other and coarsely; then the best point again, finely; then for
-                ever, in turn: a class once more, from another start, and a kick (half of the best perturbation reset)
+    descents    the nearest classes, one after the other and coarsely; then the best point again, finely, while that
+                helps; then for ever, in turn: a class once more, from another start, and a kick (half of the best
+                perturbation reset); what is found is refined
     lost        while nothing has fooled, descents start farther and farther away from x_0; at last the scores alone are
                 searched, then DeepFool's steps are taken, then the decisions alone are searched, and what they
                 find is descended from
@@ -145,6 +146,8 @@ class _Search:
         # What the last restart found, and how many in a row found nothing.
         self.before = torch.full_like(asked.x_0[:, 0], math.inf)
         self.quiet = torch.zeros_like(self.before)
+        self.refining = torch.zeros_like(self.dead)
+        """Whether the running descent refines what the one before it has found."""
 
     def run(self) -> None:
         lost = LOST * (PATIENCE + MORE * LOST)  # rounds before gradients are given up, at most
@@ -180,14 +183,16 @@ class _Search:
 
     def _begin(self, rows: Tensor) -> None:
         """The next descent of these samples; those that have none are ended."""
-        self._judge_restart(rows)
-        self.begun[rows] += 1
+        self._judge(rows)
+        self.begun[rows] += (~self.refining[rows]).long()
         rows = self._search_without_gradients(rows)
         self._pass_over(rows)
         tried, k, known = self.tried, self.begun[rows], self.best.found(rows)
-        again = (k > tried) & ((k - tried) % 2 == 1) & known  # every second restart goes to the classes once more
+        refine = known & ((k == tried) | self.refining[rows])
+        restart = known & (k > tried) & ~refine
+        again = restart & ((k - tried) % 2 == 1)  # every second restart goes to the classes once more
         direct = (k < tried) & (known | (k == 0))
-        refine, kick, lost = known & (k == tried), known & (k > tried) & ~again, ~known & (k > 0)
+        kick, lost = restart & ~again, ~known & (k > 0)
         y = self.descents.y
         y[rows] = self.asked.x_0[rows]
         y[rows[refine]] = self.asked.clamp(rows[refine], self.asked.x_0[rows[refine]] + self.best.r[rows[refine]])
@@ -225,15 +230,21 @@ class _Search:
         limit = torch.where(right, NEAR, FAR)
         for _ in range(self.tried):
             k = self.begun[rows]
-            far = self.ranking.distance[rows, k.clamp(0, self.tried - 1)] > limit * nearest
-            self.begun[rows] += ((k < self.tried) & far & known).long()
+            place = k.clamp(0, self.tried - 1)
+            far = self.ranking.distance[rows, place] > limit * nearest
+            # The first step to a class with the same gradient is the same, and leads to the same place.
+            same = self.ranking.is_parallel(rows, place)
+            self.begun[rows] += ((k < self.tried) & (far | same) & known).long()
 
-    def _judge_restart(self, rows: Tensor) -> None:
-        """Whether the restart that is over helped; where several did not, and no budget was given, that is the end."""
+    def _judge(self, rows: Tensor) -> None:
+        """Whether the descent that is over helped, so that a refinement comes next; where several restarts did not, and
+        no budget was given, that is the end."""
         helped = self.before[rows] > STILL * self.best.size[rows]
-        counts = self.begun[rows] > self.tried
-        self.quiet[rows] = torch.where(helped | ~counts, torch.zeros_like(self.quiet[rows]), self.quiet[rows] + 1)
+        restart = (self.begun[rows] > self.tried) & ~self.refining[rows]
+        self.quiet[rows] = torch.where(helped, torch.zeros_like(self.quiet[rows]), self.quiet[rows] + restart)
         self.before[rows] = self.best.size[rows]
+        # In l1 restarts are worth more: the page has the figures.
+        self.refining[rows] = helped & (self.begun[rows] >= self.tried) & (self.p != 1)
         if self.budget is None:
             self.ended[rows] |= self.quiet[rows] >= QUIET
 

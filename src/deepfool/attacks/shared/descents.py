@@ -28,8 +28,9 @@ from deepfool.norms import dual, norm, seem_finite
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LEAP, LEAST = 0.1, 0.1
 """Climbing: the trust region at first and at most, as a share of the box; and where to give up, as a share of that."""
-OVERSHOOT, FURTHER = 0.02, 0.05
-"""Climbing: how far beyond the linearised boundary to step, and how much further each round."""
+OVERSHOOT, FURTHER = 0.02, 0.2
+"""Climbing: how far beyond the linearised boundary to step, and how much further each round. What is too far is pulled
+back; with 0.05 some climbs crept up to the boundary for eight rounds."""
 GOOD, POOR, BAD = 0.75, 0.25, 0.05
 """Climbing: the gain over what was predicted at which the trust region doubles, halves, and the step is taken back."""
 PULLED, PULLS = 0.85, 5
@@ -39,8 +40,9 @@ HIT, HITS, MISS, IN_A_ROW = 0.7, 0.35, 1.5, 3
 the step goes from y to the boundary, not from x_0."""
 INERTIA = 0.3
 """Sliding: the share of the last normal in the next one."""
-KEEP = 0.85
-"""Sliding: what a round leaves of the cube's side."""
+KEEP, HURRY, STALE, FELL = 0.85, 0.7, 3, 1.003
+"""Sliding: what a round leaves of the cube's side; and in l2 and linf what is left where STALE rounds in a row have not
+made the perturbation smaller by that factor. In l1 fewer rounds lose: what seems to stand still may yet drop a feature."""
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 THIN, THINNEST = 0.7, 0.01
@@ -107,6 +109,8 @@ class Descents:
         # Sliding: the cube now, at first and at the end; the aim; hits in a row (misses are negative hits).
         self.share, self.first_share, self.last_share = each(0), each(0), each(0)
         self.aim, self.hits = each(0), each(0)
+        # The smallest perturbation met when it last fell, and the rounds since then.
+        self.mark, self.stale = each(math.inf), each(0)
         self.multiplier = each(0)
         """Of the last projection, where the next one begins: planes change little from round to round."""
         self.bold, self.thin = no(), no()
@@ -121,6 +125,7 @@ class Descents:
         self.target[rows], self.patience[rows], self.signed[rows] = target, patience.to(self.d.dtype), signed
         self.radius[rows], self.rounds[rows], self.predicted[rows] = self.leap[rows], 0, 0
         self.here[rows], self.hits[rows], self.over[rows], self.multiplier[rows] = math.inf, 0, False, 0
+        self.mark[rows], self.stale[rows] = math.inf, 0
         self.aim[rows], self.share[rows] = aim.to(self.aim.dtype), share.to(self.share.dtype)
         self.first_share[rows], self.last_share[rows] = self.share[rows], last_share.to(self.share.dtype)
         self.bold[rows], self.thin[rows] = bold, thin
@@ -261,13 +266,25 @@ class Descents:
         if len(a):
             moved[a] = self._reach(rows[a], pick(y, a), pick(w, a), height[a])
         moved = moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y)
-        share = KEEP * share
-        late = (share < 0.6 * first_share) & (pick(self.here, rows) > HOPELESS * pick(self.best.size, rows))
+        here = pick(self.here, rows)
+        share = self._shrink(rows, here) * share
+        late = (share < 0.6 * first_share) & (here > HOPELESS * pick(self.best.size, rows))
         over = late | (share < pick(self.last_share, rows)) | ~pick(self.sloped, rows)
         for table, new in (
             (self.y, moved), (self.w, w), (self.share, share), (self.aim, aim), (self.hits, hits), (self.over, over),
         ):  # fmt: skip
             put(table, rows, new)
+
+    def _shrink(self, rows: Tensor, here: Tensor) -> Tensor | float:
+        """What is left of the cube's side after this round."""
+        if self.p == 1:
+            return KEEP
+        mark = pick(self.mark, rows)
+        fell = FELL * here < mark
+        stale = (pick(self.stale, rows) + 1).masked_fill_(fell, 0)
+        put(self.mark, rows, torch.where(fell, here, mark))
+        put(self.stale, rows, stale)
+        return torch.where(stale < STALE, KEEP, HURRY).to(here.dtype)
 
     def _project(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """The point nearest to x_0 beyond the plane w . y = height, inside the cube; and whether there is one."""

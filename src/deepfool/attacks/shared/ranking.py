@@ -12,9 +12,14 @@ from deepfool.attacks.shared.boundaries import step_to_boundary
 from deepfool.attacks.shared.pruning import WIDE, Slopes
 from deepfool.attacks.shared.task import Task
 from deepfool.classifier.jacobian import Tangent, difference
+from deepfool.norms import norm
 
 OUT_OF_REACH = 10
 """A class that no point of the box reaches in the linear picture looks farther by this much times what is missing."""
+
+PARALLEL = 0.995
+"""The cosine from which on two gradients count as the same. In deep plain networks those of all classes can be: in the
+median 1.000 on `mnist-net_256x6` and 0.99 on the sigmoid network, 0.5 to 0.7 on others (24 images each)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,12 @@ class Ranking:
     def nearest(self, rows: Tensor) -> Tensor:
         """How far the nearest class of these samples looks."""
         return self.distance[rows, 0]
+
+    def is_parallel(self, rows: Tensor, place: Tensor) -> Tensor:
+        """Whether the gradient of the class at this place points the same way as that of the first."""
+        first, other = self.slopes[rows, 0], self.slopes[rows, place]
+        lengths = norm(first, 2) * norm(other, 2)
+        return (place > 0) & ((first * other).sum(1) > PARALLEL * lengths)
 
     def weave_in_scores(self, rows: Tensor, lacking: Tensor | None = None) -> None:
         """Where the linear picture has misled: the first class stays, then the classes come by what they have to gain
