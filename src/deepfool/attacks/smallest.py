@@ -160,6 +160,7 @@ class _Search:
             if len(rows) == 0:
                 break
             self.descents.round(rows)
+        self.best.coarse = self.begun < self.tried
         self.best.give_up(
             self.task.rows,
             Status.STUCK,
@@ -232,9 +233,10 @@ class _Search:
             k = self.begun[rows]
             place = k.clamp(0, self.tried - 1)
             far = self.ranking.distance[rows, place] > limit * nearest
-            # The first step to a class with the same gradient is the same, and leads to the same place.
-            same = self.ranking.is_parallel(rows, place)
-            self.begun[rows] += ((k < self.tried) & (far | same) & known).long()
+            if self.p != 1:  # in l1 a descent keeps to its class while it thins out
+                # The first step to a class with the same gradient is the same, and leads to the same place.
+                far |= self.ranking.is_parallel(rows, place)
+            self.begun[rows] += ((k < self.tried) & far & known).long()
 
     def _judge(self, rows: Tensor) -> None:
         """Whether the descent that is over helped, so that a refinement comes next; where several restarts did not, and

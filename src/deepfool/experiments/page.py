@@ -41,6 +41,8 @@ class Section:
     """The experiment that it is made from."""
     about: str
     """What is shown here, and what the paper shows."""
+    scale: str
+    """At which it was made: a folder may hold results from elsewhere."""
     tables: list[Table] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     missing: str = ""
@@ -51,7 +53,7 @@ def write_pages(out: Path) -> Path:
     results = read_results(out)
     mark = json.loads((out / MARK).read_text("utf-8"))
     drawn = draw_all(results, out / FIGURES)
-    sections = [_make_section(key, results, drawn.get(key, [])) for key in _ABOUT]
+    sections = [_make_section(key, results, drawn.get(key, []), mark["scale"]) for key in _ABOUT]
     context = {
         "sections": sections,
         "cards": [make_card(each.key, each.title, each.pictures, each.tables) for each in sections],
@@ -73,15 +75,15 @@ def write_pages(out: Path) -> Path:
     return out / PAGE
 
 
-def _make_section(key: str, results: Mapping[str, Mapping[str, Any]], pictures: list[str]) -> Section:
+def _make_section(key: str, results: Mapping[str, Mapping[str, Any]], pictures: list[str], scale: str) -> Section:
     title, about, experiment = _ABOUT[key]
     result = results.get(experiment)
     if result is None:
         missing = f"not run yet: deepfool reproduce --only {key}"
     else:
-        missing = result.get("missing") or ""
+        missing, scale = result.get("missing") or "", result["scale"]
     tables = [] if missing or result is None else [make(result) for make in _TABLES.get(key, [])]
-    return Section(key, title, PLACES[key], experiment, about, tables, pictures, missing)
+    return Section(key, title, PLACES[key], experiment, about, scale, tables, pictures, missing)
 
 
 _ABOUT: Mapping[str, tuple[str, str, str]] = {

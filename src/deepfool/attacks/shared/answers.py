@@ -40,6 +40,8 @@ class Answers:
         self.iterations = torch.zeros_like(asked.label)
         self.evidence = torch.zeros_like(asked.label)
         self.reason = [""] * n
+        self.coarse = torch.zeros_like(asked.label, dtype=torch.bool)
+        """(n,): whether the search ended before it came to refine what it had found."""
         self._history: list[tuple[Tensor, Tensor, Tensor]] = []
         """Rows, their passes and their sizes, each time that a size fell."""
 
@@ -125,13 +127,13 @@ class Answers:
             self.reason[i] = why
 
     def converged(self) -> Tensor:
-        """(n,): whether the last tenth of the passes made the perturbation less than 0.5 % smaller."""
+        """(n,): whether the last tenth of the passes made the perturbation less than 0.5 % smaller, and it was refined."""
         late = (1 - LAST) * self.model.spent(self.asked.everyone)
         before = torch.full_like(self.size, math.inf)
         for rows, passes, size in self._history:
             early = (passes <= late[rows]) & (size < math.inf)
             before[rows] = torch.where(early, size, before[rows])
-        return (before <= STILL * self.size) & (self.status == Status.FOOLED)
+        return (before <= STILL * self.size) & (self.status == Status.FOOLED) & ~self.coarse
 
     def result(self) -> Adversarial:
         """What the attack returns: everything in the order and shape of the inputs."""

@@ -33,6 +33,12 @@ OVERSHOOT, FURTHER = 0.02, 0.2
 back; with 0.05 some climbs crept up to the boundary for eight rounds."""
 GOOD, POOR, BAD = 0.75, 0.25, 0.05
 """Climbing: the gain over what was predicted at which the trust region doubles, halves, and the step is taken back."""
+EARLY, SLOW = 2, 0.5
+"""Climbing in l2 and linf: after so many rounds it is given up if the next step, taken as often as it may be, would
+gain less than this share of what is missing. Only in a box: elsewhere steps may grow."""
+STRIDE = 0.5
+"""Climbing in restarts, in l2: the longest step, as a share of the best perturbation. The cube would move all features,
+and most climbs would be longer than what they look for."""
 PULLED, PULLS = 0.85, 5
 """The first point of the way back to x_0 that is looked at, and how many at most."""
 HIT, HITS, MISS, IN_A_ROW = 0.7, 0.35, 1.5, 3
@@ -40,9 +46,11 @@ HIT, HITS, MISS, IN_A_ROW = 0.7, 0.35, 1.5, 3
 the step goes from y to the boundary, not from x_0."""
 INERTIA = 0.3
 """Sliding: the share of the last normal in the next one."""
-KEEP, HURRY, STALE, FELL = 0.85, 0.7, 3, 1.003
-"""Sliding: what a round leaves of the cube's side; and in l2 and linf what is left where STALE rounds in a row have not
-made the perturbation smaller by that factor. In l1 fewer rounds lose: what seems to stand still may yet drop a feature."""
+KEEP = 0.85
+"""Sliding: what a round leaves of the cube's side."""
+HURRY, STALE, FELL, FALLS = 0.7, 3, 1.003, 1.02
+"""The same in l2 and linf where STALE rounds in a row have not made the perturbation smaller by the factor FELL. Where
+it falls by FALLS the cube stays as it is. In l1 this loses: what seems to stand still may yet drop a feature."""
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 THIN, THINNEST = 0.7, 0.01
@@ -102,7 +110,7 @@ class Descents:
         self.target = torch.full_like(asked.label, -1)
         self.rounds, self.patience, self.here = each(0), each(0), each(math.inf)
         self.signed = no()
-        """Whether it climbs by steps of linf, which move all features alike."""
+        """In l1: whether it climbs by steps of linf, which move all features alike."""
         # Climbing: the last point with its normal and margin, the gain predicted there, the trust region.
         self.last, self.w, self.d = x.clone(), torch.zeros_like(x), each(0)
         self.predicted, self.radius = each(0), each(0)
@@ -196,14 +204,27 @@ class Descents:
         height = (w * y).sum(1) - d + beyond
         cube = self._cube(rows, y, self.radius[rows])
         reached, _ = project(y, w, height, *cube, self.newton)
-        a = self.signed[rows].nonzero()[:, 0] if self.newton == 2 else rows[:0]
-        if len(a):
+        if self.p == 1:
+            a = self.signed[rows].nonzero()[:, 0]
             lower, upper = pick(cube[0], a), pick(cube[1], a)
             signed, _ = project(pick(y, a), pick(w, a), height[a], lower, upper, math.inf)
             reached = reached.index_copy(0, a, signed)
+        elif self.p == 2:
+            a = (self.bold[rows] & self.best.found(rows)).nonzero()[:, 0]
+            reached = reached.index_copy(0, a, self._stride(rows[a], pick(y, a), pick(w, a), height[a]))
         for table, new in ((self.y, reached), (self.last, y), (self.w, w), (self.d, d)):
             put(table, rows, new)
         self.predicted[rows] = (w * (reached - y)).sum(1)
+
+    def _stride(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
+        """Newton's step in l2, no longer than a share of the best perturbation."""
+        lower, upper = pick(self.lower, rows), pick(self.upper, rows)
+        longest = STRIDE * self.best.size[rows] * self.radius[rows] / self.leap[rows]
+        tiny = torch.finfo(w.dtype).tiny * 1e4
+        whole, possible = project(y, w, height, lower, upper, 2)
+        step = torch.where(possible[:, None], whole - y, w * (longest / norm(w, 2).clamp_min(tiny))[:, None])
+        shorter = (longest / norm(step, 2).clamp_min(tiny)).clamp_max(1)
+        return torch.addcmul(y, step, shorter[:, None]).clamp(lower, upper)
 
     def _judge_step(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
         """Accept the last step of a climb or take it back; fit the trust region; take the next, or give up."""
@@ -220,7 +241,11 @@ class Descents:
                 for old, new in ((self.last, y), (self.w, w), (self.d, d))
             )
         self.climb(rows, y, w, d)
-        slow = self.rounds[rows] >= self.patience[rows]
+        left = self.patience[rows] - self.rounds[rows]
+        slow = left <= 0
+        if self.p != 1:
+            creeps = self.predicted[rows] * left < SLOW * d.abs()
+            slow |= creeps & (self.rounds[rows] >= EARLY) & self.bounded[rows]
         small = self.radius[rows] < LEAST * self.leap[rows]
         flat = self.predicted[rows] <= torch.finfo(d.dtype).eps * d.abs()
         # By the norm of the steps: in l1 a climb is dense, and many times as long as the sparse point it would lead to.
@@ -281,10 +306,11 @@ class Descents:
             return KEEP
         mark = pick(self.mark, rows)
         fell = FELL * here < mark
+        falls = (FALLS * here < mark) & (mark < math.inf)
         stale = (pick(self.stale, rows) + 1).masked_fill_(fell, 0)
         put(self.mark, rows, torch.where(fell, here, mark))
         put(self.stale, rows, stale)
-        return torch.where(stale < STALE, KEEP, HURRY).to(here.dtype)
+        return torch.where(stale < STALE, KEEP, HURRY).masked_fill_(falls, 1).to(here.dtype)
 
     def _project(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """The point nearest to x_0 beyond the plane w . y = height, inside the cube; and whether there is one."""
