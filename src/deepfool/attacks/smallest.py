@@ -206,7 +206,7 @@ class _Search:
             rows,
             target=torch.where((direct | again) & ~self.dead[rows], target, torch.full_like(k, -1)),
             patience=PATIENCE + MORE * k,
-            signed=again,
+            otherwise=again if self.p == 1 else restart & (self.p == 2),
             aim=torch.where(refine, FINE, AIM),
             share=torch.where(refine | kick, HALF, WHOLE),
             last_share=torch.where(k < tried, HALF, END),

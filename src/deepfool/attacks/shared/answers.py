@@ -127,7 +127,7 @@ class Answers:
             self.reason[i] = why
 
     def converged(self) -> Tensor:
-        """(n,): whether the last tenth of the passes made the perturbation less than 0.5 % smaller, and it was refined."""
+        """(n,): whether it was refined, and the last tenth of the passes made it less than 0.5 % smaller."""
         late = (1 - LAST) * self.model.spent(self.asked.everyone)
         before = torch.full_like(self.size, math.inf)
         for rows, passes, size in self._history:

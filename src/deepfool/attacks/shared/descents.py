@@ -109,8 +109,8 @@ class Descents:
         self.y = x.clone()
         self.target = torch.full_like(asked.label, -1)
         self.rounds, self.patience, self.here = each(0), each(0), each(math.inf)
-        self.signed = no()
-        """In l1: whether it climbs by steps of linf, which move all features alike."""
+        self.otherwise = no()
+        """Whether it climbs in another way: in l1 by steps of linf, in l2 by short ones."""
         # Climbing: the last point with its normal and margin, the gain predicted there, the trust region.
         self.last, self.w, self.d = x.clone(), torch.zeros_like(x), each(0)
         self.predicted, self.radius = each(0), each(0)
@@ -126,11 +126,11 @@ class Descents:
         the first descents in l1 do."""
 
     def start(
-        self, rows: Tensor, *, target: Tensor, patience: Tensor, signed: Tensor, aim: Tensor, share: Tensor,
+        self, rows: Tensor, *, target: Tensor, patience: Tensor, otherwise: Tensor, aim: Tensor, share: Tensor,
         last_share: Tensor, bold: Tensor, thin: Tensor,
     ) -> None:  # fmt: skip
         """Begin a descent of these samples at their points y."""
-        self.target[rows], self.patience[rows], self.signed[rows] = target, patience.to(self.d.dtype), signed
+        self.target[rows], self.patience[rows], self.otherwise[rows] = target, patience.to(self.d.dtype), otherwise
         self.radius[rows], self.rounds[rows], self.predicted[rows] = self.leap[rows], 0, 0
         self.here[rows], self.hits[rows], self.over[rows], self.multiplier[rows] = math.inf, 0, False, 0
         self.mark[rows], self.stale[rows] = math.inf, 0
@@ -204,19 +204,19 @@ class Descents:
         height = (w * y).sum(1) - d + beyond
         cube = self._cube(rows, y, self.radius[rows])
         reached, _ = project(y, w, height, *cube, self.newton)
-        if self.p == 1:
-            a = self.signed[rows].nonzero()[:, 0]
-            lower, upper = pick(cube[0], a), pick(cube[1], a)
-            signed, _ = project(pick(y, a), pick(w, a), height[a], lower, upper, math.inf)
-            reached = reached.index_copy(0, a, signed)
-        elif self.p == 2:
-            a = (self.bold[rows] & self.best.found(rows)).nonzero()[:, 0]
-            reached = reached.index_copy(0, a, self._stride(rows[a], pick(y, a), pick(w, a), height[a]))
+        a = self.otherwise[rows].nonzero()[:, 0]
+        if len(a):
+            step = self._step_signed if self.p == 1 else self._step_shortly
+            reached = reached.index_copy(0, a, step(rows[a], pick(y, a), pick(w, a), height[a]))
         for table, new in ((self.y, reached), (self.last, y), (self.w, w), (self.d, d)):
             put(table, rows, new)
         self.predicted[rows] = (w * (reached - y)).sum(1)
 
-    def _stride(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
+    def _step_signed(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
+        """Newton's step in linf inside the cube, which moves all features alike."""
+        return project(y, w, height, *self._cube(rows, y, self.radius[rows]), math.inf)[0]
+
+    def _step_shortly(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> Tensor:
         """Newton's step in l2, no longer than a share of the best perturbation."""
         lower, upper = pick(self.lower, rows), pick(self.upper, rows)
         longest = STRIDE * self.best.size[rows] * self.radius[rows] / self.leap[rows]
