@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
-from deepfool.attacks.shared.descents import Descents
+from deepfool.attacks.shared.descents import STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
@@ -99,6 +99,64 @@ def test_scores_halfway_to_a_point_that_fooled_count():
     lacking = torch.tensor([[0.0, 9.0, 1.0, 8.0, -1.0]])  # of the classes 0 to 4
     ranking.weave_in_scores(torch.tensor([0]), lacking)
     assert ranking.order[0].tolist() == [4, 2, 1, 3]  # halfway class 2 lacks 3, class 3 lacks 4.5, class 1 7.5
+
+
+class _Funnel(nn.Module):
+    """All scores but the first hang on one hidden unit, so that their gradients are parallel."""
+
+    def forward(self, x):
+        hidden = torch.tanh(x.sum(1, keepdim=True) - 1)
+        rivals = hidden * torch.tensor([1.0, 0.9, 0.8]) - torch.tensor([0.0, 0.05, 0.1])
+        return torch.cat([torch.zeros_like(hidden), rivals], 1)
+
+
+@pytest.mark.parametrize(("p", "descents"), [(2.0, 1), (math.inf, 1), (1.0, 3)])
+def test_classes_with_the_same_gradient_are_tried_once(p, descents):
+    wanted = []
+    start = Descents.start
+
+    def spy(self, rows, **how):
+        wanted.append(int(how["target"][0]))
+        start(self, rows, **how)
+
+    with patch.object(Descents, "start", spy):
+        result = smallest(_Funnel(), torch.full((1, 6), 0.1), p=p, bounds=(0, 1), budget=60)
+    assert result.fooled.all()
+    assert wanted.index(-1) == descents  # the first without a class is the refinement
+
+
+def test_restarts_in_l2_take_steps_that_are_shorter_than_the_best_answer():
+    model, x = models.load("conv-mnist-certified"), datasets.load("mnist-sample").batch(range(0, 60, 10))
+    lengths = []
+    step = Descents._step_shortly
+
+    def spy(self, rows, y, w, height):
+        reached = step(self, rows, y, w, height)
+        lengths.append(((reached - y).norm(dim=1) / self.best.size[rows]).max())
+        return reached
+
+    with patch.object(Descents, "_step_shortly", spy):
+        smallest(model, x, bounds=(0, 1), budget=250)
+    assert 0.1 < max(lengths) <= STRIDE * (1 + 1e-5)
+
+
+def test_what_a_refinement_gains_is_refined_again():
+    model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 60, 10))
+    begun = []
+    start = Descents.start
+
+    def spy(self, rows, **how):
+        begun.extend((int(i), float(how["aim"][j])) for j, i in enumerate(rows))
+        start(self, rows, **how)
+
+    with patch.object(Descents, "start", spy):
+        smallest(model, x, bounds=(0, 1), budget=400)
+    refined = [sum(1 for who, aim in begun if who == i and aim < 0.1) for i in range(len(x))]
+    assert max(refined) > 1
+    with patch.object(Descents, "start", spy):
+        begun.clear()
+        smallest(model, x, p=1, bounds=(0, 1), budget=400)
+    assert all(sum(1 for who, aim in begun if who == i and aim < 0.1) == 1 for i in range(len(x)))
 
 
 def test_the_company_of_a_sample_changes_nothing():
