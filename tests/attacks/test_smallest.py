@@ -125,7 +125,7 @@ def test_classes_with_the_same_gradient_are_tried_once(p, descents):
     assert wanted.index(-1) == descents  # the first without a class is the refinement
 
 
-def test_restarts_in_l2_take_steps_that_are_shorter_than_the_best_answer():
+def test_after_a_kick_in_l2_steps_are_shorter_than_the_best_answer():
     model, x = models.load("conv-mnist-certified"), datasets.load("mnist-sample").batch(range(0, 60, 10))
     lengths = []
     step = Descents._step_shortly

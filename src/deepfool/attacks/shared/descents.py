@@ -37,8 +37,8 @@ EARLY, SLOW = 2, 0.5
 """Climbing in l2 and linf: after so many rounds it is given up if the next step, taken as often as it may be, would
 gain less than this share of what is missing. Only in a box: elsewhere steps may grow."""
 STRIDE = 0.5
-"""Climbing in restarts, in l2: the longest step, as a share of the best perturbation. The cube would move all features,
-and most climbs would be longer than what they look for."""
+"""Climbing after a kick, in l2: the longest step, as a share of the best perturbation. In the cube all features would
+move, and most climbs would be longer than what they look for."""
 PULLED, PULLS = 0.85, 5
 """The first point of the way back to x_0 that is looked at, and how many at most."""
 HIT, HITS, MISS, IN_A_ROW = 0.7, 0.35, 1.5, 3
@@ -109,8 +109,8 @@ class Descents:
         self.y = x.clone()
         self.target = torch.full_like(asked.label, -1)
         self.rounds, self.patience, self.here = each(0), each(0), each(math.inf)
-        self.otherwise = no()
-        """Whether it climbs in another way: in l1 by steps of linf, in l2 by short ones."""
+        self.signed, self.short = no(), no()
+        """Whether it climbs by steps of linf, which move all features alike; by steps shorter than the best answer."""
         # Climbing: the last point with its normal and margin, the gain predicted there, the trust region.
         self.last, self.w, self.d = x.clone(), torch.zeros_like(x), each(0)
         self.predicted, self.radius = each(0), each(0)
@@ -126,11 +126,12 @@ class Descents:
         the first descents in l1 do."""
 
     def start(
-        self, rows: Tensor, *, target: Tensor, patience: Tensor, otherwise: Tensor, aim: Tensor, share: Tensor,
-        last_share: Tensor, bold: Tensor, thin: Tensor,
+        self, rows: Tensor, *, target: Tensor, patience: Tensor, signed: Tensor, short: Tensor, aim: Tensor,
+        share: Tensor, last_share: Tensor, bold: Tensor, thin: Tensor,
     ) -> None:  # fmt: skip
         """Begin a descent of these samples at their points y."""
-        self.target[rows], self.patience[rows], self.otherwise[rows] = target, patience.to(self.d.dtype), otherwise
+        self.target[rows], self.patience[rows] = target, patience.to(self.d.dtype)
+        self.signed[rows], self.short[rows] = signed, short
         self.radius[rows], self.rounds[rows], self.predicted[rows] = self.leap[rows], 0, 0
         self.here[rows], self.hits[rows], self.over[rows], self.multiplier[rows] = math.inf, 0, False, 0
         self.mark[rows], self.stale[rows] = math.inf, 0
@@ -204,10 +205,11 @@ class Descents:
         height = (w * y).sum(1) - d + beyond
         cube = self._cube(rows, y, self.radius[rows])
         reached, _ = project(y, w, height, *cube, self.newton)
-        a = self.otherwise[rows].nonzero()[:, 0]
-        if len(a):
-            step = self._step_signed if self.p == 1 else self._step_shortly
-            reached = reached.index_copy(0, a, step(rows[a], pick(y, a), pick(w, a), height[a]))
+        if self.p <= 2:
+            for flag, step in ((self.signed, self._step_signed), (self.short, self._step_shortly)):
+                a = flag[rows].nonzero()[:, 0]
+                if len(a):
+                    reached = reached.index_copy(0, a, step(rows[a], pick(y, a), pick(w, a), height[a]))
         for table, new in ((self.y, reached), (self.last, y), (self.w, w), (self.d, d)):
             put(table, rows, new)
         self.predicted[rows] = (w * (reached - y)).sum(1)
