@@ -223,21 +223,24 @@ class _Search:
         Where the first class was not found where it looked to be, the linear picture misleads, and the classes with the
         best scores come sooner.
         """
-        known, nearest = self.best.found(rows), self.ranking.nearest(rows)
+        rows = rows[(self.begun[rows] > 0) & (self.begun[rows] < self.tried) & self.best.found(rows)]
+        if len(rows) == 0:
+            return
+        nearest = self.ranking.nearest(rows)
         off = self.best.size[rows] / nearest
         right = (off < NEAR) & (off > 1 / NEAR)
-        misled = rows[(self.begun[rows] == 1) & known & ~right]
+        misled = rows[(self.begun[rows] == 1) & ~right]
         # In l1 the point that fooled first is dense, and says little about sparse ones.
         self.ranking.weave_in_scores(misled, None if self.p == 1 else self.descents.lacking[misled])
         limit = torch.where(right, NEAR, FAR)
         for _ in range(self.tried):
             k = self.begun[rows]
-            place = k.clamp(0, self.tried - 1)
+            place = k.clamp_max(self.tried - 1)
             far = self.ranking.distance[rows, place] > limit * nearest
             if self.p != 1:  # in l1 a descent keeps to its class while it thins out
                 # The first step to a class with the same gradient is the same, and leads to the same place.
                 far |= self.ranking.is_parallel(rows, place)
-            self.begun[rows] += ((k < self.tried) & far & known).long()
+            self.begun[rows] += ((k < self.tried) & far).long()
 
     def _judge(self, rows: Tensor) -> None:
         """Whether the descent that is over helped, so that a refinement comes next; where several restarts did not, and
