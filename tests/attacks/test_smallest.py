@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
-from deepfool.attacks.shared.descents import STRIDE, Descents
+from deepfool.attacks.shared.descents import MODEST, STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
+from deepfool.attacks.smallest import AGAIN
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
@@ -140,23 +141,41 @@ def test_after_a_kick_in_l2_steps_are_shorter_than_the_best_answer():
     assert 0.1 < max(lengths) <= STRIDE * (1 + 1e-5)
 
 
-def test_what_a_refinement_gains_is_refined_again():
-    model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 60, 10))
-    begun = []
+def _count_refinements(model, x):
+    refined = [0] * len(x)
     start = Descents.start
 
     def spy(self, rows, **how):
-        begun.extend((int(i), float(how["aim"][j])) for j, i in enumerate(rows))
+        for i, aim in zip(rows.tolist(), how["aim"].tolist(), strict=True):
+            refined[i] += aim < 0.1
         start(self, rows, **how)
 
     with patch.object(Descents, "start", spy):
         smallest(model, x, bounds=(0, 1), budget=400)
-    refined = [sum(1 for who, aim in begun if who == i and aim < 0.1) for i in range(len(x))]
-    assert max(refined) > 1
-    with patch.object(Descents, "start", spy):
-        begun.clear()
-        smallest(model, x, p=1, bounds=(0, 1), budget=400)
-    assert all(sum(1 for who, aim in begun if who == i and aim < 0.1) == 1 for i in range(len(x)))
+    return refined
+
+
+def test_what_a_refinement_gains_is_refined_again(monkeypatch):
+    model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 60, 10))
+    assert max(_count_refinements(model, x)) > 1
+    monkeypatch.setitem(AGAIN, 2.0, math.inf)
+    assert _count_refinements(model, x) == [1] * len(x)
+
+
+def test_a_slide_that_went_astray_goes_back_to_what_fooled():
+    model, x = models.load("conv-mnist-certified"), datasets.load("mnist-sample").batch(range(0, 200, 10))
+    returned = []
+    slide = Descents._slide
+
+    def spy(self, rows, y, w, d, fooled):
+        slide(self, rows, y, w, d, fooled)
+        back = (self.y[rows] == self.safe[rows]).all(1) & ~fooled
+        returned.extend((self.aim[rows[back]] == MODEST).tolist())
+
+    with patch.object(Descents, "_slide", spy):
+        smallest(model, x, p=1, bounds=(0, 1), budget=300)
+    assert len(returned) > 0
+    assert all(returned)
 
 
 def test_the_company_of_a_sample_changes_nothing():

@@ -66,6 +66,8 @@ STEPS = 50
 """Steps of DeepFool, to the CLASSES best-scored classes, where neither careful steps nor the scores have fooled."""
 STILL, QUIET, MOST = 1.005, 4, 10_000
 """Converged: QUIET restarts in a row made the perturbation less than 0.5 % smaller, or MOST passes were made."""
+AGAIN = {1.0: 1.1, 2.0: STILL, math.inf: STILL}
+"""What has made the perturbation smaller by this factor is refined (again). In l1 restarts are worth more than that."""
 
 MASKED = (
     "found by decisions alone: the gradients are zero or mislead here (gradient masking?), so this perturbation may be "
@@ -245,12 +247,12 @@ class _Search:
     def _judge(self, rows: Tensor) -> None:
         """Whether the descent that is over helped, so that a refinement comes next; where several restarts did not, and
         no budget was given, that is the end."""
-        helped = self.before[rows] > STILL * self.best.size[rows]
+        before, size = self.before[rows], self.best.size[rows]
+        helped = before > STILL * size
         restart = (self.begun[rows] > self.tried) & ~self.refining[rows]
         self.quiet[rows] = torch.where(helped, torch.zeros_like(self.quiet[rows]), self.quiet[rows] + restart)
-        self.before[rows] = self.best.size[rows]
-        # In l1 restarts are worth more: the page has the figures.
-        self.refining[rows] = helped & (self.begun[rows] >= self.tried) & (self.p != 1)
+        self.before[rows] = size
+        self.refining[rows] = (before > AGAIN[self.p] * size) & (self.begun[rows] >= self.tried)
         if self.budget is None:
             self.ended[rows] |= self.quiet[rows] >= QUIET
 

@@ -11,7 +11,7 @@ from deepfool import norms
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.counting import CountedModel
 from deepfool.attacks.shared.question import Question
-from deepfool.attacks.shared.rows import pick, put
+from deepfool.attacks.shared.rows import pick, put, put_where
 from deepfool.norms import norm
 
 NO_DIRECTION = (
@@ -100,11 +100,7 @@ class Answers:
         self, rows: Tensor, r: Tensor, z: Tensor, size: Tensor, better: Tensor, kept: Tensor, evidence: Evidence
     ) -> None:
         """Answers where they are `better`, and points that are `kept`, without asking how many these are."""
-        if self.r.device.type in norms.ON_THE_HOST:
-            here = kept.nonzero()[:, 0]
-            self.r.index_copy_(0, rows[here], r if len(here) == len(r) else r.index_select(0, here))
-        else:
-            self.r[rows] = torch.where(kept[:, None], r, self.r[rows])
+        put_where(self.r, rows, kept, r)
         for table, where, new in (
             (self.adv_label, kept, z.argmax(1)), (self.size, better, size), (self.status, better, int(Status.FOOLED)),
             (self.evidence, better, int(evidence)),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from deepfool.attacks.shared.adversarial import Evidence
-from deepfool.attacks.shared.rows import pick, put
+from deepfool.attacks.shared.rows import pick, put, put_where
 from deepfool.attacks.shared.task import Task
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import difference
@@ -28,9 +28,10 @@ from deepfool.norms import dual, norm, seem_finite
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 LEAP, LEAST = 0.1, 0.1
 """Climbing: the trust region at first and at most, as a share of the box; and where to give up, as a share of that."""
-OVERSHOOT, FURTHER = 0.02, 0.2
-"""Climbing: how far beyond the linearised boundary to step, and how much further each round. What is too far is pulled
-back; with 0.05 some climbs crept up to the boundary for eight rounds."""
+OVERSHOOT, FURTHER, FREELY = 0.02, 0.2, 0.05
+"""Climbing: how far beyond the linearised boundary to step, and how much further each round, in a box and without one.
+What is too far is pulled back; in a box, with 0.05, some climbs crept up to the boundary for eight rounds. Without one
+0.2 steps past nearer classes on affine models, where most climbs take two rounds."""
 GOOD, POOR, BAD = 0.75, 0.25, 0.05
 """Climbing: the gain over what was predicted at which the trust region doubles, halves, and the step is taken back."""
 EARLY, SLOW = 2, 0.5
@@ -51,6 +52,9 @@ KEEP = 0.85
 HURRY, STALE, FELL, FALLS = 0.7, 3, 1.003, 1.02
 """The same in l2 and linf where STALE rounds in a row have not made the perturbation smaller by the factor FELL. Where
 it falls by FALLS the cube stays as it is. In l1 this loses: what seems to stand still may yet drop a feature."""
+ASTRAY, HALVED, MODEST = 3, 0.5, 0.1
+"""Sliding: after so many misses in a row, if the next point would be larger than the last that fooled, it goes back to
+that one, with this share of the cube and this aim. Without it some slides drifted away for their last twenty rounds."""
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 THIN, THINNEST = 0.7, 0.01
@@ -119,6 +123,8 @@ class Descents:
         self.aim, self.hits = each(0), each(0)
         # The smallest perturbation met when it last fell, and the rounds since then.
         self.mark, self.stale = each(math.inf), each(0)
+        self.safe = x.clone()
+        """(n, d): the last point that fooled."""
         self.multiplier = each(0)
         """Of the last projection, where the next one begins: planes change little from round to round."""
         self.bold, self.thin = no(), no()
@@ -201,7 +207,8 @@ class Descents:
 
     def climb(self, rows: Tensor, y: Tensor, w: Tensor, d: Tensor) -> None:
         """Newton's step from y to beyond the linearised boundary, or as far as the trust region lets it."""
-        beyond = (OVERSHOOT + FURTHER * self.rounds[rows]) * d.abs() + torch.finfo(d.dtype).eps
+        further = torch.where(self.bounded[rows], FURTHER, FREELY).to(d.dtype)
+        beyond = (OVERSHOOT + further * self.rounds[rows]) * d.abs() + torch.finfo(d.dtype).eps
         height = (w * y).sum(1) - d + beyond
         cube = self._cube(rows, y, self.radius[rows])
         reached, _ = project(y, w, height, *cube, self.newton)
@@ -295,6 +302,15 @@ class Descents:
         moved = moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y)
         here = pick(self.here, rows)
         share = self._shrink(rows, here) * share
+        put_where(self.safe, rows, fooled, y)
+        astray = (hits <= -ASTRAY) & (norm(moved - x, self.p) > here)
+        if self.p == 1:
+            astray &= ~pick(self.thin, rows)
+        a = astray.nonzero()[:, 0]
+        if len(a):
+            moved[a] = self.safe[rows[a]]
+            hits = hits.masked_fill(astray, 0)
+            share, aim = torch.where(astray, HALVED * share, share), aim.masked_fill(astray, MODEST)
         late = (share < 0.6 * first_share) & (here > HOPELESS * pick(self.best.size, rows))
         over = late | (share < pick(self.last_share, rows)) | ~pick(self.sloped, rows)
         for table, new in (
