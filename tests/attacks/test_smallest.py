@@ -173,7 +173,7 @@ def test_a_slide_that_went_astray_goes_back_to_what_fooled():
         returned.extend((self.aim[rows[back]] == MODEST).tolist())
 
     with patch.object(Descents, "_slide", spy):
-        smallest(model, x, p=1, bounds=(0, 1), budget=300)
+        smallest(model, x, p=math.inf, bounds=(0, 1), budget=400)
     assert len(returned) > 0
     assert all(returned)
 
