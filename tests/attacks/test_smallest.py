@@ -1,5 +1,6 @@
 """`smallest`: exact where the answer is known, better with every pass, honest where gradients mislead."""
 
+import contextlib
 import math
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from torch import nn
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
 from deepfool.attacks.shared.descents import MODEST, STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
-from deepfool.attacks.smallest import AGAIN
+from deepfool.attacks.smallest import AGAIN, _Search
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
@@ -71,6 +72,35 @@ def test_restarts_in_l1_are_not_given_up_for_being_dense():
     started = [row for call in start.call_args_list for row in call.args[1].tolist()]
     # A descent takes some 50 passes. Measured by their l1 norm, climbs were left after 2: up to 63 descents.
     assert max(started.count(row) for row in range(4)) <= 15
+
+
+def test_noise_finds_what_no_start_nearby_does():
+    """Trained to be robust in linf, the network does not feel small changes: descents from nearby end in few places."""
+    model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 800, 50))
+    found = smallest(model, x, bounds=(0, 1), budget=400).norm
+    with patch("deepfool.attacks.smallest.REMOTE", 1e-3):
+        nearby = smallest(model, x, bounds=(0, 1), budget=400).norm
+    assert found.mean() < 0.97 * nearby.mean()  # 0.90, measured
+
+
+@pytest.mark.parametrize(("bounds", "noisy"), [((0, 1), True), (None, False)])
+def test_noise_takes_every_second_turn_in_a_box(bounds, noisy):
+    model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(1))
+    turns = []
+    kinds = {"_go_far": "noise", "_kick": "kick", "_shake": "class"}
+    with contextlib.ExitStack() as stack:
+        for method, kind in kinds.items():
+            run = getattr(_Search, method)
+
+            def spy(self, rows, run=run, kind=kind):
+                turns.extend([kind] * len(rows))
+                run(self, rows)
+
+            stack.enter_context(patch.object(_Search, method, spy))
+        smallest(model, x, bounds=bounds, budget=600)
+    wanted = ["class", "noise", "kick", "noise"] if noisy else ["class", "kick"]
+    assert len(turns) >= 4
+    assert turns == (wanted * len(turns))[: len(turns)]
 
 
 def test_scores_are_woven_into_a_ranking_that_misled():

@@ -5,8 +5,8 @@ through a fixed sequence of descents, whatever its budget, so that a larger budg
 
     rank        the gradients of the classes at x_0: which boundaries look nearest (`shared.ranking`)
     descents    the nearest classes, one after the other and coarsely; then the best point again, finely, while that
-                helps; then for ever, in turn: a class once more, from another start, and a kick (half of the best
-                perturbation reset); what is found is refined
+                helps; then for ever, in turn: a class once more, from another start, a kick (half of the best
+                perturbation reset), and between them noise, far from x_0; what is found is refined
     lost        while nothing has fooled, descents start farther and farther away from x_0; at last the scores alone are
                 searched, then DeepFool's steps are taken, then the decisions alone are searched, and what they
                 find is descended from
@@ -51,6 +51,12 @@ PATIENCE, MORE = 8, 2
 SHAKEN, DEAD = 0.2, 0.025
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
 time; the same where all gradients are zero at x_0."""
+REMOTE = 0.8
+"""Noise: how far from x_0 a descent may start, as a share of the box. Every second restart does, and where the linear
+picture misled the last of the classes gives way to it. Networks that were trained to be robust do not feel small
+changes, so that from nearby all descents end in few places."""
+TURNS = 4
+"""Restarts in turn: a class, noise, a kick, noise."""
 LOST = 9
 """After how many descents gradients are given up, where nothing has fooled or all of them were zero."""
 AIM, FINE = 0.3, 0.03
@@ -148,6 +154,8 @@ class _Search:
         # What the last restart found, and how many in a row found nothing.
         self.before = torch.full_like(asked.x_0[:, 0], math.inf)
         self.quiet = torch.zeros_like(self.before)
+        self.misled = torch.zeros_like(self.dead)
+        """Whether the nearest class was not found where it looked to be."""
         self.refining = torch.zeros_like(self.dead)
         """Whether the running descent refines what the one before it has found."""
 
@@ -192,26 +200,29 @@ class _Search:
         self._pass_over(rows)
         tried, k, known = self.tried, self.begun[rows], self.best.found(rows)
         refine = known & ((k == tried) | self.refining[rows])
-        restart = known & (k > tried) & ~refine
-        again = restart & ((k - tried) % 2 == 1)  # every second restart goes to the classes once more
-        direct = (k < tried) & (known | (k == 0))
-        kick, lost = restart & ~again, ~known & (k > 0)
+        restart, boxed = known & (k > tried) & ~refine, self.descents.bounded[rows]
+        turn = (k - tried - 1) * torch.where(boxed, 1, 2)  # without a box there is no noise
+        again, kick = (restart & (turn % TURNS == place) for place in (0, 2))
+        instead = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
+        noisy, lost = (restart & (turn % 2 == 1)) | instead, ~known & (k > 0)
+        direct = (k < tried) & (known | (k == 0)) & ~instead
         y = self.descents.y
         y[rows] = self.asked.x_0[rows]
         y[rows[refine]] = self.asked.clamp(rows[refine], self.asked.x_0[rows[refine]] + self.best.r[rows[refine]])
         self._kick(rows[kick])
+        self._go_far(rows[noisy])
         self._shake(rows[again | lost])
         # Where no class has a gradient at x_0, their order says nothing: whichever rises.
-        place = torch.where(again, torch.div(k - tried, 2, rounding_mode="floor") % self.ranking.classes, k)
+        place = torch.where(again, torch.div(turn, TURNS, rounding_mode="floor") % self.ranking.classes, k)
         target = self.ranking.order[rows, place.clamp_max(self.ranking.classes - 1)]
         self.descents.start(
             rows,
             target=torch.where((direct | again) & ~self.dead[rows], target, torch.full_like(k, -1)),
             patience=PATIENCE + MORE * k,
             signed=again,
-            short=kick & (self.p == 2),
+            short=restart & ~again & (self.p == 2),
             aim=torch.where(refine, FINE, AIM),
-            share=torch.where(refine | kick, HALF, WHOLE),
+            share=torch.where(refine | (restart & ~again), HALF, WHOLE),
             last_share=torch.where(k < tried, HALF, END),
             bold=k > CLASSES,
             thin=(k < tried) & (self.p == 1),
@@ -232,6 +243,7 @@ class _Search:
         off = self.best.size[rows] / nearest
         right = (off < NEAR) & (off > 1 / NEAR)
         misled = rows[(self.begun[rows] == 1) & ~right]
+        self.misled[misled] = True
         # In l1 the point that fooled first is dense, and says little about sparse ones.
         self.ranking.weave_in_scores(misled, None if self.p == 1 else self.descents.lacking[misled])
         limit = torch.where(right, NEAR, FAR)
@@ -271,6 +283,14 @@ class _Search:
         r = self.best.r[rows]
         other = self.best.size[rows, None] * sign if self.p == math.inf else torch.zeros_like(r)
         self._start(rows, torch.where(half, other, r))
+
+    def _go_far(self, rows: Tensor) -> None:
+        """Start from noise: all features by the same amount, by random signs."""
+        if len(rows) == 0:
+            return
+        _, sign = self._draw(rows)
+        amount = torch.stack([torch.rand(1, generator=self.random[i]) for i in rows.tolist()]).to(sign)
+        self._start(rows, REMOTE / LEAP * self.descents.leap[rows, None] * amount * sign)  # `leap` is LEAP of the box
 
     def _shake(self, rows: Tensor) -> None:
         """Start away from x_0: half as far as the best point, by random signs; while nothing has fooled, further and
