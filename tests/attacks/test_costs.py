@@ -16,7 +16,7 @@ def digits():
 
 @pytest.fixture
 def worth_it(monkeypatch):
-    """Rows of a small model would all be taken, as those of FC500 are without bounds."""
+    """Rows of a small model would all be taken, as those of FC500 are at x_0."""
     monkeypatch.setattr(pruning, "WORTH", 0)
 
 
@@ -57,6 +57,19 @@ def test_a_small_batch_of_a_small_network_takes_all_rows(digits):
     assert torch.equal(few.backwards, every.backwards)
     assert (many.backwards[:20] < few.backwards).all()
     torch.testing.assert_close(many.r[:20], few.r, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"p": torch.inf}, {"bounds": (0, 1)}], ids=str)
+def test_a_dense_network_takes_all_rows_at_the_first_point_and_few_at_the_others(digits, knobs):
+    every, _, _ = count(*digits, candidates="all", **knobs)
+    auto, forwards, _ = count(*digits, **knobs)
+    assert (auto.backwards[every.iterations == 1] == 9).all()
+    later = every.iterations > 1
+    assert later.any()
+    assert (auto.backwards[later] < every.backwards[later]).all()
+    assert auto.backwards[later].sum() <= 9 * later.sum() + 1.5 * (every.iterations[later] - 1).sum()
+    assert forwards <= 1.1 * every.forwards.double().mean()
+    torch.testing.assert_close(auto.r, every.r, rtol=1e-3, atol=1e-5)
 
 
 def test_what_a_sample_pays_where_rows_are_left_out_does_not_depend_on_its_batch(worth_it, digits):
