@@ -59,16 +59,18 @@ def test_a_small_batch_of_a_small_network_takes_all_rows(digits):
     torch.testing.assert_close(many.r[:20], few.r, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("knobs", [{}, {"p": torch.inf}, {"bounds": (0, 1)}], ids=str)
-def test_a_dense_network_takes_all_rows_at_the_first_point_and_few_at_the_others(digits, knobs):
+@pytest.mark.parametrize("p", [2, torch.inf])
+def test_a_dense_network_takes_all_rows_at_the_first_point_and_few_at_the_others(digits, p):
+    knobs = {"p": p, "bounds": (0, 1)}
     every, _, _ = count(*digits, candidates="all", **knobs)
     auto, forwards, _ = count(*digits, **knobs)
-    assert (auto.backwards[every.iterations == 1] == 9).all()
-    later = every.iterations > 1
-    assert later.any()
-    assert (auto.backwards[later] < every.backwards[later]).all()
-    assert auto.backwards[later].sum() <= 9 * later.sum() + 1.5 * (every.iterations[later] - 1).sum()
-    assert forwards <= 1.1 * every.forwards.double().mean()
+    later = every.iterations - 1
+    assert (later > 0).all()
+    assert (auto.backwards > 9).all()
+    assert (auto.backwards < every.backwards).all()
+    assert auto.backwards.sum() <= 9 * len(later) + 2 * later.sum()
+    # The question takes forward passes: 1.05 times those of "all" in l2, 1.13 in linf. Asked at x_0 too, 1.20 and 1.37.
+    assert forwards <= 1.17 * every.forwards.double().mean()
     torch.testing.assert_close(auto.r, every.r, rtol=1e-3, atol=1e-5)
 
 

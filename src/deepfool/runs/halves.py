@@ -7,7 +7,6 @@ what is wrong with a row.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
@@ -15,7 +14,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,22 +34,23 @@ def read_in_two(path: Path, p: float, start: int = 0, see: Callable[[bytes], Non
     if path.stat().st_size - start < LARGE or _count_cores() < 2:
         return read_part(path, p, start, see)
     middle = _find_middle(path, start)
-    helper = _start_helper(path, middle)
-    if helper is None:
-        return read_part(path, p, start, see)
-    with helper:
-        try:
-            first = decode(path, start, see, middle)
-            answer, _ = helper.communicate()
-        except BaseException:
-            helper.kill()
-            raise
-    if helper.returncode:
-        second = decode(path, middle, see)
-    else:
-        second, read, digest = _load(answer)
-        if _hash_between(path, middle, read, see) != digest:  # it changed in between
-            raise UnusualRowsError
+    with TemporaryFile() as answer:
+        helper = _start_helper(path, middle, answer)
+        if helper is None:
+            return read_part(path, p, start, see)
+        with helper:
+            try:
+                first = decode(path, start, see, middle)
+                helper.wait()
+            except BaseException:
+                helper.kill()
+                raise
+        if helper.returncode:
+            second = decode(path, middle, see)
+        else:
+            second, read, digest = _load(answer)
+            if _hash_between(path, middle, read, see) != digest:  # it changed in between
+                raise UnusualRowsError
     return finish(_join(first, second), p, start)
 
 
@@ -65,10 +66,11 @@ def _find_middle(path: Path, start: int) -> int:
         return stream.tell()
 
 
-def _start_helper(path: Path, start: int) -> subprocess.Popen[bytes] | None:
+def _start_helper(path: Path, start: int, answer: IO[bytes]) -> subprocess.Popen[bytes] | None:
+    """A process that decodes from `start` on; its answer goes to a file, which nobody has to hold in memory."""
     command = [sys.executable, "-I", "-c", _HELPER, json.dumps(sys.path), str(path.absolute()), str(start)]
     with suppress(OSError):
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL)
     return None
 
 
@@ -76,29 +78,24 @@ def help() -> None:
     """What the helper does: decode from an offset on, and hand the columns back."""
     digest = hashlib.sha256()
     path, start = Path(sys.argv[2]), int(sys.argv[3])
-    sys.stdout.buffer.write(_dump(decode(path, start, digest.update), start, digest.hexdigest()))
+    _dump(decode(path, start, digest.update), start, digest, sys.stdout.buffer)
 
 
-def _dump(found: Decoded, start: int, digest: str) -> bytes:
+def _dump(found: Decoded, start: int, digest: Any, to: IO[bytes]) -> None:
     """As an archive of arrays; a column that is the same everywhere has one entry."""
     ends = found.columns["end"]
-    about = {
-        "rows": len(ends),
-        "read": int(ends[-1]) if len(ends) else start,
-        "sha256": digest,
-        "reasons": found.reasons,
-    }
+    read = int(ends[-1]) if len(ends) else start
+    about = {"rows": len(ends), "read": read, "sha256": digest.hexdigest(), "reasons": found.reasons}
     small: dict[str, Any] = {
         name: column[:1] if column.strides == (0,) else column for name, column in found.columns.items()
     }
-    stream = io.BytesIO()
-    np.savez(stream, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **small)
-    return stream.getvalue()
+    np.savez(to, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **small)
 
 
-def _load(answer: bytes) -> tuple[Decoded, int, str]:
+def _load(answer: IO[bytes]) -> tuple[Decoded, int, str]:
     """What was decoded, up to which offset, and the hash of what was read."""
-    with np.load(io.BytesIO(answer)) as file:
+    answer.seek(0)
+    with np.load(answer) as file:
         columns = {name: file[name] for name in file.files}
     about = json.loads(columns.pop("about").tobytes())
     rows = about["rows"]
@@ -120,5 +117,7 @@ def _join(first: Decoded, second: Decoded) -> Decoded:
     """The rows of both, with one list of reasons."""
     codes = {reason: code for code, reason in enumerate(first.reasons)}
     places = np.array([*(codes.setdefault(reason, len(codes)) for reason in second.reasons), -1])
-    then = second.columns | {"reason": places[second.columns["reason"]]}
-    return Decoded({name: join([first.columns[name], then[name]]) for name in then}, tuple(codes))
+    second.columns["reason"] = places[second.columns["reason"]]
+    # Each column is let go as soon as it is joined: memory for both and the whole is never needed at once.
+    names = [*first.columns]
+    return Decoded({name: join([first.columns.pop(name), second.columns.pop(name)]) for name in names}, tuple(codes))

@@ -29,9 +29,10 @@ WIDE = 64
 """Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
 WORTH, BEGIN = 2**20, 4
 """Multiplications of the rows that can be left out at a point, from which on it is worth asking which: below that, all
-rows cost less than the question. At the first point of a sample BEGIN times as many, because there the question takes
-several rounds: below that, classes are left out from the second point on. Chosen on mlp-mnist-small, fc500-mnist and
-lenet-mnist (0.1, 2.8 and 14 million) in batches of 20 to 200."""
+rows cost less than the question. BEGIN times as many at the first point of a sample, where the question takes several
+rounds; below that, classes are left out from the second point on, and not at all without bounds, where few samples
+have a second one. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of 20 to
+200."""
 CROWD = 192
 """How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 72, on lenet-mnist
 of 15, on lenet-cifar10 (74 million) of 3. Chosen on these three in batches of 1 to 100; the times are in
@@ -53,7 +54,8 @@ def can_prune(task: Task) -> bool:
     asked, f = task.asked, task.model.f
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
     plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
-    worth = _spared(task) >= WORTH and _spared(task) * len(asked.x_0) >= WORTH * CROWD
+    spared, least = _spared(task), WORTH * (BEGIN if asked.lower is None else 1)
+    worth = spared >= least and spared * len(asked.x_0) >= WORTH * CROWD
     return enough and plain and worth and f.hidden_layer is not None
 
 
