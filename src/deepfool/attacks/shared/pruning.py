@@ -33,9 +33,9 @@ rows cost less than the question. BEGIN times as many at the first point of a sa
 rounds; below that, classes are left out from the second point on, and not at all without bounds, where few samples
 have a second one. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of 20 to
 200."""
-CROWD = 192
-"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 72, on lenet-mnist
-of 15, on lenet-cifar10 (74 million) of 3. Chosen on these three in batches of 1 to 100; the times are in
+CROWD = 128
+"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 48, on lenet-mnist
+of 10, on lenet-cifar10 (74 million) of 2. Chosen on these three in batches of 1 to 100; the times are in
 docs/algorithms/candidates.md."""
 SMALL, ROUND = 8, 2**24
 """At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
