@@ -25,9 +25,10 @@ from deepfool.classifier import jacobian
 from deepfool.classifier.jacobian import Tangent
 
 ROWS = {
-    "fc500-mnist": (1, 20, 200), "lenet-mnist": (1, 20, 50, 200), "lenet-cifar10": (1, 10, 50), "nin-cifar10": (1, 4, 16),
+    "fc500-mnist": (1, 20, 200), "lenet-mnist": (1, 20, 50, 200), "lenet-cifar10": (1, 10, 50),
+    "nin-cifar10": (1, 4, 16),
 }  # fmt: skip
-BATCHES = {"fc500-mnist": (1, 5, 20, 50, 100), "lenet-mnist": (1, 5, 20), "lenet-cifar10": (1, 5)}
+BATCHES = {"fc500-mnist": (1, 5, 20, 50, 100), "lenet-mnist": (1, 5, 8, 10, 20), "lenet-cifar10": (1, 2, 5)}
 
 
 def in_turns(rounds: int, **ways: Callable[[], Any]) -> dict[str, float]:
@@ -61,12 +62,13 @@ def measure_smallest(network: str, batch: int, rounds: int) -> dict[str, float]:
 def measure_candidates(network: str, batch: int, bounds: tuple[int, int] | None, rounds: int) -> dict[str, float]:
     model, x = load_images(network, batch, None)
 
-    def attack(candidates: str, worth: int = pruning.WORTH) -> None:
-        with patch.object(pruning, "WORTH", worth):
+    def attack(candidates: str, crowd: int = pruning.CROWD) -> None:
+        with patch.object(pruning, "CROWD", crowd):
             df.deepfool(model, x, bounds=bounds, candidates=candidates)
 
+    # "fewer": classes are left out as they would be in a large batch.
     return in_turns(
-        rounds, all=lambda: attack("all"), fewer=lambda: attack("auto", worth=0), auto=lambda: attack("auto")
+        rounds, all=lambda: attack("all"), fewer=lambda: attack("auto", crowd=0), auto=lambda: attack("auto")
     )
 
 

@@ -65,24 +65,24 @@ was counted by `perf` and by operation, on fc500-mnist, batch 200, one thread.
   mlp-mnist-small takes 14 instead of 24 ms.
 - Lost: rounds of 143 instead of 35 samples (a fifth more rows, no time gained); one shortened step instead of two
   inside bounds (a tenth fewer passes, but perturbations up to 6 % larger on conv-mnist-l2).
-- Kept later, for fc500-mnist inside [0, 1] (batch 200, one thread, CPU time, in turns with the code before; the same
-  answers): all rows at the first point, and classes left out from the second on. The first point took five rounds of
-  rows, each with a forward pass; all rows in one round take no longer. Three classes first took 75.5 ms, two 82, one 88,
-  six 71 and all nine 70. A class is not tried in the box if the features with room to move cannot reach its boundary
-  sooner than another was reached: 7 instead of 14 computations of steps. Together 67 instead of 73 ms in l2, 90 instead
-  of 110 in linf, and 41 instead of 47 in a batch of 100.
-- Kept later, for larger networks: a row of the whole batch that takes 8 MB or more is taken by itself. Several together
-  do not fit in the caches: on one thread three rows of nin-cifar10 (batch 16) took 342 ms together and 277 one after
-  another, nine of lenet-mnist (batch 200) 515 and 411 (`python -m benchmarks.dense --only rows`); where a row has 5 MB
-  or less, together is as fast (within 3 %) or faster. `deepfool` takes 0.84 of the time on nin-cifar10 (batch 32, free)
-  and 0.98 on lenet-mnist (batch 200).
-- Lost: the Jacobian of a dense network in closed form, as a chain of matrix products without autograd. The rows of three
-  classes of 200 images took 5.9 ms where autograd takes 6.3, nine 17.7 and 18.4, the forward pass 2.0 both ways: the
-  products run at the speed of the machine already. Leaving classes out by how much the box lengthened the way to the
-  nearest (l2): that saves 0.15 of 8.6 rows if other ways may be lengthened 1.15 times less, and 1.5 if not at all less,
-  but some were lengthened 1.3 times less (1.6 in linf).
-- What is left there, of 67 ms: 36 are passes, 4 the slopes at the last hidden layer, 9 steps in the box. The rest is
-  spread over many small operations; no function takes 3 ms of it.
+- Kept later, for fc500-mnist inside [0, 1] (batch 200, one thread, CPU time, in turns with the code before; the
+  same answers): all rows at the first point, and classes left out from the second on. The first point took five
+  rounds of rows, each with a forward pass; all rows in one round take no longer. Three classes first took 75.5 ms,
+  two 82, one 88, six 71 and all nine 70. A class is not tried in the box if the features with room to move cannot
+  reach its boundary sooner than another was reached: 7 instead of 14 computations of steps. Together 67 instead of
+  73 ms in l2, 90 instead of 110 in linf, and 41 instead of 47 in a batch of 100.
+- Kept later, for larger networks: a row of the whole batch that takes 8 MB or more is taken by itself. Several
+  together do not fit in the caches: on one thread three rows of nin-cifar10 (batch 16) took 342 ms together and 277
+  one after another, nine of lenet-mnist (batch 200) 515 and 411 (`python -m benchmarks.dense --only rows`); where a
+  row has 5 MB or less, together is as fast (within 3 %) or faster. `deepfool` takes 0.84 of the time on nin-cifar10
+  (batch 32, free) and 0.98 on lenet-mnist (batch 200).
+- Lost: the Jacobian of a dense network in closed form, as a chain of matrix products without autograd. The rows of
+  three classes of 200 images took 5.9 ms where autograd takes 6.3, nine 17.7 and 18.4, the forward pass 2.0 both
+  ways: the products run at the speed of the machine already. Leaving classes out by how much the box lengthened the
+  way to the nearest (l2): that saves 0.15 of 8.6 rows if other ways may be lengthened 1.15 times less, and 1.5 if
+  not at all less, but some were lengthened 1.3 times less (1.6 in linf).
+- What is left there, of 67 ms: 36 are passes, 4 the slopes at the last hidden layer, 9 steps in the box. The rest
+  is spread over many small operations; no function takes 3 ms of it.
 - Not tried: a compiled inner loop.
 
 `smallest` with 100 passes inside [0, 1], before and after the changes below, in milliseconds of CPU time per image

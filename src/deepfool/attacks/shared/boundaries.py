@@ -42,8 +42,8 @@ def step_to_boundary(
 def find_room(x: Tensor, w: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """How far each feature of x may move along the sign of w before it meets its bound.
 
-    >>> find_room(torch.tensor([0.2, 0.0]), torch.tensor([1.0, -3.0]), torch.zeros(2), torch.ones(2))
-    tensor([0.8000, 0.0000])
+    >>> find_room(torch.tensor([0.2, 0.1]), torch.tensor([1.0, -3.0]), torch.zeros(2), torch.ones(2))
+    tensor([0.8000, 0.1000])
     """
     sign = w.sign()
     # A choice by `where` takes many times as long.
