@@ -75,7 +75,8 @@ was counted by `perf` and by operation, on fc500-mnist, batch 200, one thread.
   together do not fit in the caches: on one thread three rows of nin-cifar10 (batch 16) took 342 ms together and 277
   one after another, nine of lenet-mnist (batch 200) 515 and 411 (`python -m benchmarks.dense --only rows`); where a
   row has 5 MB or less, together is as fast (within 3 %) or faster. `deepfool` takes 0.84 of the time on nin-cifar10
-  (batch 32, free) and 0.98 on lenet-mnist (batch 200).
+  (batch 32, free) and 0.95 to 1.01 on lenet-mnist (batch
+  200, three runs).
 - Lost: the Jacobian of a dense network in closed form, as a chain of matrix products without autograd. The rows of
   three classes of 200 images took 5.9 ms where autograd takes 6.3, nine 17.7 and 18.4, the forward pass 2.0 both
   ways: the products run at the speed of the machine already. Leaving classes out by how much the box lengthened the
