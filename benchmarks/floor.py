@@ -25,7 +25,7 @@ def record(attack: Callable[[nn.Module], Any], model: nn.Module) -> list[tuple[T
         rows = events[-1][1]
         if rows is None:
             raise RuntimeError("rows of a linearisation were taken after another forward pass")
-        rows.append(seeds.clone())
+        rows.extend(seeds.clone().split(1 if tangent.takes_rows_alone else len(seeds)))
         return pull_back(tangent, seeds, keep=keep)
 
     hook = model.register_forward_pre_hook(note)

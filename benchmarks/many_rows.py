@@ -126,6 +126,8 @@ NOTES = [
     "  way is read row by row, which says what is wrong.",
     "- `columns.safetensors` is used only if the SHA-256 of the records is still the one they were read with. Rows",
     "  that were appended are added; anything else is read anew. Runs of fewer than 20,000 rows keep none.",
+    "- Files of 64 MB or more are decoded by two processes where there are two cores. Both halves are computed, so the",
+    "  time of the processor is the same, and a little more; on a busy machine there is nothing to gain.",
     "- Intervals of more than 10,000 samples are bootstrapped by bins: how many draws fall into each of 768 bins is",
     "  multinomial, and the ends are drawn sample by sample. Tests compare them with drawing every sample.",
     "- `show`, `table`, `compare` and `check` import neither torch nor scipy.",

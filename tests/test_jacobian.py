@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepfool.classifier import Classifier
+from deepfool.classifier import Classifier, jacobian
 from deepfool.classifier.jacobian import Tangent, cross_entropy, difference
 from deepfool.errors import ModelError
 from tests.oracles import mlp
@@ -16,9 +16,9 @@ def gather_rows(f, x, classes, reference):
 
 
 def expected_rows(model, x, classes, reference):
-    jacobian = torch.stack([torch.autograd.functional.jacobian(lambda v: model(v[None])[0], sample) for sample in x])
+    whole = torch.stack([torch.autograd.functional.jacobian(lambda v: model(v[None])[0], sample) for sample in x])
     n = torch.arange(len(x))
-    return jacobian[n[:, None], classes] - jacobian[n, reference][:, None]
+    return whole[n[:, None], classes] - whole[n, reference][:, None]
 
 
 class NoBatchingRule(torch.autograd.Function):
@@ -71,6 +71,23 @@ def test_an_operator_without_a_batching_rule_falls_back_to_single_rows(case):
     rows = gather_rows(f, x, classes, reference)
     assert not f.batched_rows
     torch.testing.assert_close(rows, expected_rows(f.model, x, classes, reference))
+
+
+@pytest.mark.parametrize(("limit", "alone"), [(jacobian.ALONE, 0), (1, 2)])
+def test_large_rows_are_taken_one_after_another(case, monkeypatch, limit, alone):
+    model, x, classes, reference = case
+    single, passes = Tangent._differentiate, []
+
+    def counted(tangent, seed, *, keep):
+        passes.append(keep)
+        return single(tangent, seed, keep=keep)
+
+    monkeypatch.setattr(jacobian, "ALONE", limit)
+    monkeypatch.setattr(Tangent, "_differentiate", counted)
+    f = Classifier(model)
+    torch.testing.assert_close(gather_rows(f, x, classes, reference), expected_rows(*case))
+    assert len(passes) == alone
+    assert f.batched_rows
 
 
 def test_batched_rows_are_used_where_they_can_be(case):

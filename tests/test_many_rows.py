@@ -1,8 +1,10 @@
 """Large runs: rows read as columns, what is kept of them beside the records, and intervals of many samples."""
 
+import hashlib
 import json
 import math
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from deepfool import Status
 from deepfool.errors import RunError
 from deepfool.metrics import estimates, summarize
-from deepfool.runs import columns, kept
+from deepfool.runs import columns, halves, kept
 from deepfool.runs.columns import UnusualRowsError, read_part
 from deepfool.runs.kept import COLUMNS
 from deepfool.runs.records import RECORDS, Run, read_groups
@@ -69,6 +71,67 @@ def test_columns_are_those_of_the_rows(tmp_path, monkeypatch, at_once):
     assert_same(found, read_slowly(alike))
     assert found.proof_upper.strides == (0,)  # one number stands for all
     assert found.index.dtype == np.int32
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Every file is large, and there is a second core. The halves that were decoded here are listed."""
+    monkeypatch.setattr(halves, "LARGE", 1)
+    monkeypatch.setattr(halves, "_count_cores", lambda: 2)
+    here, decode = [], halves.decode
+
+    def noted(path, start, *rest):
+        here.append(start)
+        return decode(path, start, *rest)
+
+    monkeypatch.setattr(halves, "decode", noted)
+    return here
+
+
+@pytest.mark.parametrize("cut", [0, 100])
+def test_two_processes_read_what_one_reads(tmp_path, two_cores, cut):
+    rows = [make_row(7 * i % 64, **KINDS[(i if i < 32 else -i) % len(KINDS)]) for i in range(64)]
+    path = write_rows(tmp_path / "records.jsonl", rows)
+    path.write_bytes(path.read_bytes()[: len(path.read_bytes()) - cut])
+    found, seen = [], []
+    for read in (read_part, halves.read_in_two):
+        digest = hashlib.sha256()
+        found.append(read(path, 2.0, 0, digest.update))
+        seen.append(digest.hexdigest())
+    assert two_cores == [0]
+    assert seen[0] == seen[1]
+    assert_same(found[1].records, found[0].records)
+    assert (found[1].end, found[1].read) == (found[0].end, found[0].read)
+
+
+@pytest.mark.parametrize(
+    ("python", "calls"), [(sys.executable, 2), ("/no/such/python", 0)], ids=["fails", "is not there"]
+)
+def test_a_helper_that_fails_is_not_needed(tmp_path, monkeypatch, two_cores, python, calls):
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setattr(halves, "_HELPER", "raise SystemExit(3)")
+    path = write_rows(tmp_path / "records.jsonl", [make_row(i) for i in range(64)])
+    assert_same(halves.read_in_two(path, 2.0).records, read_slowly(path))
+    assert len(two_cores) == calls
+
+
+def test_a_wrong_row_in_the_second_half_is_refused(tmp_path, two_cores):
+    path = write_rows(tmp_path / "records.jsonl", [make_row(i, r_p=-1.0 if i == 60 else 1.0) for i in range(64)])
+    with pytest.raises(UnusualRowsError):
+        halves.read_in_two(path, 2.0)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, two_cores):
+    path = write_rows(tmp_path / "records.jsonl", [make_row(i) for i in range(64)])
+    load = halves._load
+
+    def change(answer):
+        write_rows(path, [make_row(i, iterations=3) for i in range(64)])
+        return load(answer)
+
+    monkeypatch.setattr(halves, "_load", change)
+    with pytest.raises(UnusualRowsError):
+        halves.read_in_two(path, 2.0)
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1500, 5000])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepfool import norms
-from deepfool.norms import GLANCE, by_unit, power
+from deepfool.norms import GLANCE, by_unit, raise_to
 
 Array: TypeAlias = NDArray[Any]
 
@@ -47,7 +47,7 @@ def step_in_box(gap: Tensor, w: Tensor, room: Tensor, p: float, channels: int = 
     else:
         # So far that no entry gets there: it gains nothing by being at its bound.
         gain = gain if finite else torch.where(gain.isfinite(), gain, torch.zeros_like(gain))
-        moved = _raise_together(gap, a, room, gain, p)
+        moved = _raise_together(gap, a, room, gain, p, steepest)
     if on_host and bool(possible.all()):
         return moved.copysign_(w), possible
     return torch.where(possible.unsqueeze(-1), moved, room) * w.sign(), possible
@@ -222,13 +222,14 @@ def _fill_best_first(gap: Tensor, a: Tensor, room: Tensor, channels: int) -> Ten
     return torch.where(a > 0, (by_unit(room, channels) * share.unsqueeze(-2)).flatten(-2), torch.zeros_like(a))
 
 
-def _raise_together(gap: Tensor, a: Tensor, room: Tensor, full: Tensor, p: float) -> Tensor:
+def _raise_together(gap: Tensor, a: Tensor, room: Tensor, full: Tensor, p: float, steepest: Tensor) -> Tensor:
     """p > 1: r_i = min(t |w_i|^(q-1), room_i) for the one t that closes the gap (the KKT conditions).
 
     The gain is concave and piecewise linear in t, so Newton's method from t = 0 climbs to the root without passing
-    it, and is exact once the set of entries at their bound no longer grows. `full` is what an entry gains there.
+    it, and is exact once the set of entries at their bound no longer grows. `full` is what an entry gains there,
+    `steepest` the largest entry of a.
     """
-    u = (a > 0).to(a.dtype) if p == math.inf else power(a, p)
+    u = (a > 0).to(a.dtype) if p == math.inf else raise_to(a, p, steepest)
     rate, stops = a * u, room / u  # entry i reaches its bound at t = stops_i; a flat one never does
     on_host, tiny = a.device.type in norms.ON_THE_HOST, torch.finfo(a.dtype).tiny
     t, chosen = torch.zeros_like(gap), torch.empty_like(a)  # as numbers: products are faster than choices

@@ -228,5 +228,10 @@ def project_on_ball(v: Tensor, radius: Tensor, p: float) -> Tensor:
 def power(w: Tensor, p: float) -> Tensor:
     """|w|^(q-1), after scaling by the largest entry so that large powers stay in range (1 < p < inf)."""
     a = w.abs()
-    a = a / a.amax(-1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+    return raise_to(a, p, a.amax(-1))
+
+
+def raise_to(a: Tensor, p: float, largest: Tensor) -> Tensor:
+    """`power` of entries a >= 0 of which the `largest` is known."""
+    a = a / largest.clamp_min(torch.finfo(a.dtype).tiny).unsqueeze(-1)
     return a if p == 2 else a ** (1 / (p - 1))

@@ -22,11 +22,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from deepfool import norms
 from deepfool.attacks.shared.adversarial import Adversarial, Status
 from deepfool.attacks.shared.aims import Aim
 from deepfool.attacks.shared.arguments import Bounds, Candidates, Labels, check_candidates
 from deepfool.attacks.shared.boundaries import Linearisation
 from deepfool.attacks.shared.pruning import Slopes, can_prune, consider_nearest
+from deepfool.attacks.shared.rows import pick, put
 from deepfool.attacks.shared.task import Task, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.schemas import Schema
@@ -201,7 +203,7 @@ class Walk:
         tested = rows
         if self.shares is not None and not last:
             share = self.shares[self.i[rows].clamp_max(len(self.shares) - 1)]
-            self.rest[rows] = (1 - share)[:, None] * r_i
+            put(self.rest, rows, (1 - share)[:, None] * r_i)
             r_i, tested = share[:, None] * r_i, rows[share == 1]  # the others are seen by the next linearisation
         self._begun = self._begun or len(rows) > 0
         self.r.index_add_(0, rows, r_i)
@@ -210,7 +212,7 @@ class Walk:
         if len(tested):
             r_hat = self.at(tested, 1 + self.eta)
             z = task.model.look(tested, asked.of(tested, asked.x_0) + r_hat)
-            self.fooled[tested] = task.best.report(tested, r_hat, z, once=True)
+            put(self.fooled, tested, task.best.report(tested, r_hat, z, once=True))
         return rows[~self.fooled[rows]]
 
     def at(self, rows: Tensor, stretch: float) -> Tensor:
@@ -231,13 +233,15 @@ class Walk:
         if self.shares is not None:
             seen = self._shortened(rows).nonzero()[:, 0]
             if len(seen):
-                self.fooled[rows[seen]] = self.task.best.report(rows[seen], r[seen], z[seen], once=True)
-                going[seen] = ~self.fooled[rows[seen]]
+                who = pick(rows, seen)
+                fooled = self.task.best.report(who, pick(r, seen), pick(z, seen), once=True)
+                put(self.fooled, who, fooled)
+                put(going, seen, ~fooled)
         return going
 
     def _take_rest(self, rows: Tensor, stuck: Tensor, linear: Linearisation) -> Tensor:
         """Where there is no way on from a shortened step, the rest of it is the next one; returns where that is so."""
-        if self.shares is None:
+        if self.shares is None or (rows.device.type in norms.ON_THE_HOST and not bool(stuck.any())):
             return torch.zeros_like(stuck)
         rest = stuck & self._shortened(rows)
         linear.nearest.step = torch.where(rest[:, None], self.task.asked.of(rows, self.rest), linear.nearest.step)

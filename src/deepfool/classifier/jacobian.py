@@ -20,7 +20,11 @@ from deepfool.classifier.last_hidden_layer import find_hidden_layer, follow_laye
 from deepfool.classifier.unmasking import Unmasking, seeing_through
 from deepfool.classifier.work import count_work
 from deepfool.errors import ModelError, is_out_of_memory
-from deepfool.norms import norm
+from deepfool.norms import ON_THE_HOST, norm
+
+ALONE = 8 * 2**20
+"""Bytes of a row of the whole batch from which on a CPU takes it by itself: several together no longer fit in its
+caches, and take longer than one after another. Measured on the networks of the zoo (docs/benchmarks/speed.md)."""
 
 
 class Tangent:
@@ -137,6 +141,11 @@ class Tangent:
             slopes.append(norm(self._of_samples(rows.reshape(len(rows), len(self.x), -1)), 2))
         return torch.cat(slopes).T
 
+    @property
+    def takes_rows_alone(self) -> bool:
+        """Whether a row of this batch is so large that several are faster one after another than together."""
+        return self.x.device.type in ON_THE_HOST and (self.f.row_bytes or 0) * len(self.x) >= ALONE
+
     def rows_at_once(self, k: int) -> int:
         """How many rows fit in the memory budget of the classifier (at least one)."""
         per_row = max(1, (self.f.row_bytes or 0) * len(self.x))
@@ -159,7 +168,7 @@ class Tangent:
 
     def _pull_back(self, seeds: Tensor, *, keep: bool) -> Tensor:
         """Vector-Jacobian products for a stack of seeds, batched if the model's operators allow it."""
-        if len(seeds) > 1 and self.f.batched_rows and self._graph.requires_grad:
+        if len(seeds) > 1 and self.f.batched_rows and self._graph.requires_grad and not self.takes_rows_alone:
             rows = self._pull_back_together(seeds, self.x)
             if rows is not None:
                 return rows

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -56,15 +57,28 @@ class Part:
     """The offset up to which the file was read: the lines of an unfinished batch may follow."""
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """Rows as columns, with what else is known of them: `batch`, and the offset of the `end` of each."""
+
+    columns: dict[str, Column]
+    reasons: tuple[str, ...]
+
+
 def read_part(path: Path, p: float, start: int = 0, see: Callable[[bytes], None] = lambda _: None) -> Part:
     """The finished batches from `start` on, where a batch begins; `see` gets all that is read, in its order.
 
     An `UnusualRowsError` if they have to be read one by one.
     """
+    return finish(decode(path, start, see), p, start)
+
+
+def decode(path: Path, start: int, see: Callable[[bytes], None], stop: int | None = None) -> Decoded:
+    """All rows from `start` on, or up to `stop`; each is the offset of a line."""
     parts: list[dict[str, Column]] = []
     blocks: list[dict[str, Column]] = []
     reasons: dict[str, int] = {}
-    for rows, ends in _read_blocks(path, start, see):
+    for rows, ends in _read_blocks(path, start, see, stop):
         proved = any("proof" in row or "lower" in row or "proof_upper" in row or "proof_seconds" in row for row in rows)
         block = (_read_proved if proved else _read_usual)(rows, reasons) | {"end": ends}
         blocks.append({name: shrink(column) for name, column in block.items()})
@@ -72,8 +86,14 @@ def read_part(path: Path, p: float, start: int = 0, see: Callable[[bytes], None]
             parts.append(_join_blocks(blocks))
             blocks = []
     whole = _join_blocks([*parts, _join_blocks(blocks)] if blocks or not parts else parts)
+    return Decoded(whole, tuple(reasons))
+
+
+def finish(found: Decoded, p: float, start: int) -> Part:
+    """The finished batches of what was decoded from `start` on."""
+    whole = dict(found.columns)
     ends, kept = whole.pop("end"), _count_finished(whole.pop("batch"))
-    records = Records.of_columns(whole, p, tuple(reasons))
+    records = Records.of_columns(whole, p, found.reasons)
     records = records if kept == len(records) else records.pick(np.arange(kept))
     return Part(records, int(ends[kept - 1]) if kept else start, int(ends[-1]) if len(ends) else start)
 
@@ -121,11 +141,13 @@ def _count_finished(batch: Column) -> int:
     return len(batch) - int(lacking[-1])
 
 
-def _read_blocks(path: Path, start: int, see: Callable[[bytes], None]) -> Iterator[tuple[list[Row], Ints]]:
+def _read_blocks(
+    path: Path, start: int, see: Callable[[bytes], None], stop: int | None
+) -> Iterator[tuple[list[Row], Ints]]:
     """Rows, and the offset of the end of each. A line that is cut off at the end of the file is left out."""
     with path.open("rb") as stream:
         stream.seek(start)
-        while lines := stream.readlines(AT_ONCE):
+        while lines := stream.readlines(AT_ONCE) if stop is None else _read_up_to(stream, stop):
             if not lines[-1].endswith(b"\n"):
                 lines.pop()
             see(b"".join(lines))
@@ -137,6 +159,13 @@ def _read_blocks(path: Path, start: int, see: Callable[[bytes], None]) -> Iterat
                 ends = start + np.cumsum([len(line) for line in lines], dtype=np.int64)
                 yield rows, ends
                 start = int(ends[-1])
+
+
+def _read_up_to(stream: BinaryIO, stop: int) -> list[bytes]:
+    """The next lines up to `stop`, where a line ends: `readlines` would take one more."""
+    left = stop - stream.tell()
+    block = stream.read(min(AT_ONCE, left))
+    return BytesIO(block if len(block) == left else block + stream.readline()).readlines()
 
 
 def _decode(lines: Sequence[bytes]) -> list[Row]:

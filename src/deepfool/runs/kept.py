@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 
 from deepfool import cache
 from deepfool.errors import DataError
-from deepfool.runs.columns import AT_ONCE, Column, Part, join, read_part
+from deepfool.runs.columns import AT_ONCE, Column, Part, join
+from deepfool.runs.halves import read_in_two
 from deepfool.runs.rows import REAL, WHOLE, Records
 
 COLUMNS = "columns.safetensors"
@@ -44,7 +45,7 @@ def read_records(path: Path, p: float) -> Records:
     beside = path.with_name(COLUMNS)
     there = _load(beside, path, p)
     known, digest = there or (Part(Records.of((), p), 0, 0), hashlib.sha256())
-    more = read_part(path, p, known.end, digest.update)
+    more = read_in_two(path, p, known.end, digest.update)
     records = _sort(_append(known.records, more.records))
     if len(more.records) >= FROM:
         with suppress(DataError):  # a folder that cannot be written is decoded each time

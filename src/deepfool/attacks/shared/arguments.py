@@ -108,7 +108,7 @@ def check_bounds(bounds: Bounds | None, like: Tensor, x_0: Tensor) -> tuple[Tens
             f"bounds must be a pair (lowest, highest), got {_told(bounds)}.", hint="bounds=(0, 1) for images."
         )
     lower, upper = (_spread_out(value, like, "bounds").to(x_0.dtype) for value in bounds)
-    if bool((lower.isnan() | upper.isnan() | (lower > upper)).any()):
+    if not bool((lower <= upper).all()):  # nor is NaN
         raise InputError("bounds must be (lowest, highest) with lowest <= highest everywhere.")
     if bool(((x_0 < lower) | (x_0 > upper)).any()):
         low, high = x_0.amin().item(), x_0.amax().item()

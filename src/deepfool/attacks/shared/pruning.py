@@ -27,14 +27,15 @@ known classes suggest; more where the known ones disagree by more. The smallest 
 images of four networks in three settings (docs/benchmarks/speed.md)."""
 WIDE = 64
 """Features from which on classes are left out: with fewer, slopes vary more over the classes than the layer says."""
-WORTH, FREE = 2**20, 4
+WORTH, BEGIN = 2**20, 4
 """Multiplications of the rows that can be left out at a point, from which on it is worth asking which: below that, all
-rows cost less than the question. Without bounds FREE times as many, because there are fewer steps, and it is the later
-ones that need few rows. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of
-20 to 200: fc500-mnist without bounds hardly ever gains."""
-CROWD = 192
-"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 72, on lenet-mnist
-of 15, on lenet-cifar10 (74 million) of 3. Chosen on these three in batches of 1 to 100; the times are in
+rows cost less than the question. BEGIN times as many at the first point of a sample, where the question takes several
+rounds; below that, classes are left out from the second point on, and not at all without bounds, where few samples
+have a second one. Chosen on mlp-mnist-small, fc500-mnist and lenet-mnist (0.1, 2.8 and 14 million) in batches of 20 to
+200."""
+CROWD = 128
+"""How many times WORTH the whole batch has to spare: on fc500-mnist inside bounds that is a batch of 48, on lenet-mnist
+of 10, on lenet-cifar10 (74 million) of 2. Chosen on these three in batches of 1 to 100; the times are in
 docs/algorithms/candidates.md."""
 SMALL, ROUND = 8, 2**24
 """At least SMALL samples (if there are) go through a round together, or as many as have ROUND multiplications in a row:
@@ -53,9 +54,19 @@ def can_prune(task: Task) -> bool:
     asked, f = task.asked, task.model.f
     enough = asked.classes > FIRST + 1 and asked.x_0.shape[1] >= WIDE
     plain = asked.p in (2, math.inf) and asked.goal.any_class and asked.mask is None
-    spared = f.row_work * (asked.classes - FIRST - 1)
-    worth = spared >= WORTH * (FREE if asked.lower is None else 1) and spared * len(asked.x_0) >= WORTH * CROWD
+    spared, least = _spared(task), WORTH * (BEGIN if asked.lower is None else 1)
+    worth = spared >= least and spared * len(asked.x_0) >= WORTH * CROWD
     return enough and plain and worth and f.hidden_layer is not None
+
+
+def _spared(task: Task) -> int:
+    """Multiplications of the rows of a sample that can be left out at a point."""
+    return task.model.f.row_work * (task.asked.classes - FIRST - 1)
+
+
+def _begin_with(task: Task) -> int:
+    """How many classes to take gradients for at x_0 before looking which others can be nearer."""
+    return FIRST if _spared(task) >= WORTH * BEGIN else task.asked.classes - 1
 
 
 class Slopes:
@@ -131,7 +142,7 @@ def consider_nearest(linear: Linearisation, slopes: Slopes, tangent: Tangent) ->
     gap = torch.nan_to_num(linear.gap, nan=math.inf).scatter(1, own, math.inf)
     fresh = bool(slopes.factor[rows].isnan().all())
     slopes.ask_hidden_layer(rows, tangent)  # at every point: on curved networks the slopes of x_0 soon mislead
-    classes = (gap / slopes.guess(rows)).topk(FIRST if fresh else AGAIN, dim=1, largest=False).indices
+    classes = (gap / slopes.guess(rows)).topk(_begin_with(task) if fresh else AGAIN, dim=1, largest=False).indices
     at = linear.everyone
     together = max(SMALL, ROUND // max(1, task.model.f.row_work))
     seen = torch.zeros_like(gap, dtype=torch.bool).scatter_(1, own, True)
