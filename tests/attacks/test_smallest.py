@@ -83,6 +83,27 @@ def test_noise_finds_what_no_start_nearby_does():
     assert found.mean() < 0.97 * nearby.mean()  # 0.90, measured
 
 
+class _Cliff(nn.Module):
+    """Gently uphill, then a cliff to the other class, then flat: no gradient where a first step fools."""
+
+    def forward(self, x):
+        t = x.sum(1)
+        height = 0.01 * t.clamp_max(1) + 10 * (t - 1).clamp(0, 0.2) - 1
+        return torch.stack([torch.zeros_like(height), height], 1)
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_a_flat_place_that_fools_is_not_the_end_of_gradients(p):
+    x = torch.full((3, 20), 0.02)
+    found = smallest(_Cliff(), x, p=p, bounds=(0, 1), budget=100)
+    assert found.fooled.all()
+    assert (found.evidence == Evidence.GRADIENTS).all()
+    assert (found.forwards + found.backwards <= 100).all()  # the scores alone took 1000
+    exact = 1.099 - x.sum(1)  # where the sum is what the cliff needs, in l1
+    exact = exact / {1.0: 1, 2.0: 20**0.5, math.inf: 20}[p]
+    assert (found.norm <= 1.02 * exact).all()
+
+
 @pytest.mark.parametrize(("bounds", "noisy"), [((0, 1), True), (None, False)])
 def test_noise_takes_every_second_turn_in_a_box(bounds, noisy):
     model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(1))

@@ -103,8 +103,8 @@ class Descents:
             return torch.zeros_like(asked.label, dtype=torch.bool)
 
         self.over = ~no()
-        self.sloped = no()
-        """Whether any gradient so far was not zero."""
+        self.sloped = ~dead
+        """Whether any gradient so far was not zero, that at x_0 included."""
         self.lacking = x.new_zeros(len(x), asked.classes)
         """(n, c): what each class had to gain at the last point that fooled."""
         self.found_at = each(math.inf)
