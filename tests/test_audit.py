@@ -208,8 +208,23 @@ def test_what_rows_were_found_by():
 )  # fmt: skip
 def test_rows_that_had_not_converged(attack, open_, verdict, number):
     records = [row for i in range(8) for row in rows(1.0, evidence="gradients", converged=i >= open_)]
-    found = only(on_the_result.check_convergence(subject(records=records, attack=attack)))
+    found = only(on_the_result.check_convergence(subject(records=records, attack=attack, strong=(0.95,) * 8)))
     assert (found.verdict, found.number) == (verdict, number)
+
+
+@pytest.mark.parametrize(
+    ("strong", "p", "verdict"),
+    [
+        ((0.97,) * 8, 2.0, PASS), ((0.95,) * 8, 2.0, CAUTION), ((0.95,) * 8, 1.0, PASS), ((1.1,) * 8, 2.0, PASS),
+        ((*[0.99] * 7, None), 2.0, CAUTION), ((0.97,) * 8, 3.0, CAUTION),
+    ],
+)  # fmt: skip
+def test_rows_that_fall_by_little_need_no_caution(strong, p, verdict):
+    records = [row for _ in range(8) for row in rows(1.0, evidence="gradients", converged=False)]
+    found = only(on_the_result.check_convergence(subject(records=records, attack="smallest", strong=strong, p=p)))
+    assert (found.verdict, found.number) == (verdict, 1.0)
+    assert "8 of 8 perturbations were still getting smaller" in found.sentence
+    assert ("raise the budget" in found.sentence) == (verdict is CAUTION)
 
 
 def test_bounds():
