@@ -239,18 +239,18 @@ as in its own, and in linf only 0.5 to 0.75 times.
 The paper does not say where it measured, but its tables give a hint. FGSM's r is eps times a vector of signs, so its
 rho_adv in linf divided by that in l2 depends on the images alone, not on the network. It is also a floor: ||r||_2 is at
 most sqrt(d) ||r||_inf, so for no image can the smallest perturbations have a lower ratio. The paper's values give 0.20
-and 0.22 for CIFAR-10, far below the 0.54 of pixels and the 0.46 of normalised ones. The 0.18 of whitened ones, which the
-paper's toolbox makes, comes near. So the paper's 0.35 for NIN by DeepFool is out of reach for about any network in our
-coordinates, where the floor is 0.46 and NIN is at 0.73. In whitened ones NIN is at 1.20 of the paper's value in linf and
-at 1.63 in l2, LeNet at 0.53 and at 1.08. So the coordinates explain why NIN was too high in linf and too low in l2, but
-they do not give the paper's values; both networks were trained on normalised pixels."""
+and 0.22 for CIFAR-10, far below the 0.54 of pixels and the 0.46 of normalised ones. The 0.18 of whitened ones, made by
+the paper's toolbox, comes near. So the paper's 0.35 for NIN by DeepFool is out of reach for about any network in our
+coordinates, where the floor is 0.46 and NIN is at 0.73. In whitened ones NIN is at 1.20 of the paper's value in linf
+and at 1.63 in l2, LeNet at 0.53 and at 1.08. So the coordinates explain why NIN was too high in linf and too low in
+l2, but they do not give the paper's values; both networks were trained on normalised pixels."""
 DENSITY = """\
 ## FC500 for MNIST, trained in other ways
 
 Why is FC500 further from the paper's value in linf than in l2? Where a boundary is a plane with normal w, the distance
 to it is |f| / ||w||_2 in l2 and |f| / ||w||_1 in linf, so the two norms tell how dense the gradients are. The density
 below is ||w||_1 / ||w||_2 at x, for the class of x and the one that DeepFool reaches, the mean over the images. At most
-it is 28 for 784 pixels; for Gaussian noise it is 22.3. {seldom} of MNIST's pixels are lit in at most 1 % of the training
+it is 28 for 784 pixels; for Gaussian noise it is 22.3. {seldom} of MNIST's pixels are lit in at most 1 % of training
 images. There the first layer learns almost nothing: it keeps its initial weights, or what weight decay leaves of them.
 They hardly touch the error, but they all count in ||w||_1.
 
