@@ -242,8 +242,8 @@ most sqrt(d) ||r||_inf, so for no image can the smallest perturbations have a lo
 and 0.22 for CIFAR-10, far below the 0.54 of pixels and the 0.46 of normalised ones. The 0.18 of whitened ones, made by
 the paper's toolbox, comes near. So the paper's 0.35 for NIN by DeepFool is out of reach for about any network in our
 coordinates, where the floor is 0.46 and NIN is at 0.73. In whitened ones NIN is at 1.20 of the paper's value in linf
-and at 1.63 in l2, LeNet at 0.53 and at 1.08. So the coordinates explain why NIN was too high in linf and too low in
-l2, but they do not give the paper's values; both networks were trained on normalised pixels."""
+and at 1.63 in l2, LeNet at 0.53 and at 1.08. So the coordinates can explain why NIN is too high in linf and too low
+in l2, but they do not give the paper's values; both networks were trained on normalised pixels."""
 DENSITY = """\
 ## FC500 for MNIST, trained in other ways
 
@@ -255,7 +255,7 @@ images. There the first layer learns almost nothing: it keeps its initial weight
 They hardly touch the error, but they all count in ||w||_1.
 
 Larger initial weights that do not decay bring both norms within 1.5 of the paper's, near the paper's test error. When
-the weights of those {seldom} pixels are then set to 0, the error stays the same and linf is back at the value of the
+the weights of those {seldom} pixels are then set to 0, the error hardly moves and linf is back at the value of the
 shipped network; l2 moves by 6 %. So in linf these weights decide. What the paper's were is not known: the table shows
 that they are enough, not that they were so. MatConvNet's deviation of 0.01 is too small to matter here, except with a
 small learning rate, which leaves the network at 3 % error. With the mean image subtracted, as MatConvNet does, the
