@@ -4,7 +4,13 @@ import pytest
 
 from deepfool.experiments.claims import FAILS, HOLDS, PARTLY, UNKNOWN, judge_all
 from deepfool.experiments.paper import CLASSIFIERS, STATEMENTS
-from deepfool.experiments.tabulation import compare_order, count_reproduced, tabulate_methods, tabulate_robustness
+from deepfool.experiments.tabulation import (
+    compare_order,
+    count_reproduced,
+    tabulate_gains,
+    tabulate_methods,
+    tabulate_robustness,
+)
 
 
 def row(network="lenet-mnist", **changes):
@@ -169,3 +175,12 @@ def test_the_tables_show_ratio_and_order():
 def test_within_a_factor_of_one_and_a_half():
     far = {**row()["deepfool"], "rho": 0.2 * 1.6}
     assert count_reproduced({"rows": [row(), row(deepfool=far)]}) == (1, 2)
+
+
+def test_rows_of_another_scale_say_so():
+    rows = [tuned(name) | {"judged": 5, "train": 8} for name in ("nin-cifar10", "lenet-cifar10")]
+    for each in rows:
+        each["curves"] = {"fgsm": [one | {"learning_rate": 0.1} for one in curve(0.5)]}
+    assert "scale" not in tabulate_gains({"rows": rows}, "figure9").note
+    rows[0]["scale"] = "default"
+    assert tabulate_gains({"rows": rows}, "figure9").note.endswith("NIN (CIFAR-10) is from the scale default.")

@@ -195,6 +195,15 @@ def _slug(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
+def _glue(text: str) -> str:
+    """A number and what belongs to it kept together, so that a cell breaks only before a bracket or a second value.
+
+    >>> _glue("0.83 % (0.81 to 0.85)").split(" ")
+    ['0.83\\xa0%', '(0.81\\xa0to\\xa00.85)']
+    """
+    return text if text[:1].isalpha() else re.sub(r" (?!\(|against )", "\u00a0", text)
+
+
 def _read_css() -> Markup:
     """The style sheet of the report, followed by that of this page."""
     report = Path(deepfool.reporting.__file__).parent / "templates" / "report.css"
@@ -213,6 +222,7 @@ def _environment(out: Path) -> jinja2.Environment:
         return f"data:{KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
     environment.filters["embed"] = embed
+    environment.filters["glued"] = _glue
     # Text in backticks becomes code.
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     # A cell of a Markdown table must not contain a bare |.

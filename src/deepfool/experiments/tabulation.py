@@ -270,7 +270,7 @@ def tabulate_gains(result: Mapping[str, Any], experiment: str) -> Table:
         "ρ after each extra epoch, mean over the seeds",
         ("", *(f"epoch {i}" for i in range(epochs)), "last, over the seeds", "change", "n judged, trained on, seeds"),
         lines,
-        _describe_rates(result),
+        _describe_rates(result) + _name_other_scales(result),
     )
 
 
@@ -283,6 +283,12 @@ def _describe_rates(result: Mapping[str, Any]) -> str:
             batch = f" in batches of {row['batch']}" if row.get("batch") else ""
             listed.append(f"{row['name']} {number(rate)}{batch}")
     return f"Learning rates: {', '.join(listed)}." if listed else ""
+
+
+def _name_other_scales(result: Mapping[str, Any]) -> str:
+    """Rows that were taken over from another scale say so themselves; others are of the result's own."""
+    others = [f"{row['name']} is from the scale {row['scale']}." for row in result["rows"] if "scale" in row]
+    return "".join(f" {each}" for each in others)
 
 
 _CURVES = {"deepfool": "DeepFool", "fgsm": "FGSM", "clean": "clean"}
