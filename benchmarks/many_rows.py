@@ -106,16 +106,16 @@ def write_page(found: dict[str, dict[str, list[float]]], rows: int, file: float,
         f"What reading a run of {rows:,} rows costs. `python -m benchmarks.many_rows` makes two run folders from the",
         "rows of a real run (`deepfool` on lenet-mnist), each row with its own index and norms, and runs the commands",
         "as whole processes. The first one decodes the rows and keeps them as columns beside the records",
-        f"(`columns.safetensors`, {columns:.0f} MB for {file:.0f} MB of rows); later ones read those. Time is that of",
-        "the processor, start-up included: on an idle core it is also that on the clock, but these were measured on a",
-        "busy one, which makes them longer. Memory is the largest resident size.", "",
+        f"(`columns.safetensors`, {columns:.0f} MB for {file:.0f} MB of rows); later ones read those. Times are those",
+        "on the clock and, in brackets, of the processor, start-up included, on two idle cores. Memory is the largest",
+        "resident size.", "",
         "| command | first: time | memory | later: time | memory |", "|---|---|---|---|---|",
     ]  # fmt: skip
     for name, each in found.items():
         cells = []
         for part in (slice(0, 1), slice(1, None)):
-            cpu = sorted(each["cpu"][part])
-            cells += [f"{cpu[len(cpu) // 2]:.1f} s", f"{max(each['megabytes'][part]):.0f} MB"]
+            clock, cpu = (sorted(each[time][part])[len(each[time][part]) // 2] for time in ("seconds", "cpu"))
+            cells += [f"{clock:.1f} s ({cpu:.1f})", f"{max(each['megabytes'][part]):.0f} MB"]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *NOTES, ""])
 
