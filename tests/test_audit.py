@@ -141,7 +141,8 @@ def test_saturated_probabilities_are_told():
     [
         ([1.005] * 8, [1.0] * 8, 2.0, PASS, 0.005),
         ([1.05] * 8, [1.0] * 8, 2.0, CAUTION, 0.0476),
-        ([1.05] * 8, [1.0] * 8, math.inf, CAUTION, 0.0476),
+        ([1.035] * 8, [1.0] * 8, 2.0, PASS, 0.0338),
+        ([1.035] * 8, [1.0] * 8, math.inf, CAUTION, 0.0338),
         ([1.05] * 8, [1.0] * 8, 1.0, PASS, 0.0476),
         ([None] + [1.0] * 7, [1.0] * 8, 2.0, CAUTION, 0.0),
         ([None] * 8, [None] * 8, 2.0, CAUTION, None),
