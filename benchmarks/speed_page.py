@@ -272,7 +272,7 @@ def _draw(cases: list[dict[str, Any]], file: Path) -> None:
     named: list[tuple[float, float, str]] = []
     for row, case in enumerate(reversed(cases)):
         for name, seconds in case["seconds"].items():
-            if name in colours:
+            if name in colours and not math.isnan(_ratio(case, "deepfool", name)):
                 ratio = seconds / case["seconds"]["deepfool"]
                 axis.scatter(ratio, row, color=colours[name], zorder=3)
                 named.append((ratio, row, name))

@@ -19,7 +19,7 @@ from deepfool.runs.rows import Floats, Row, says_convergence
 FALL = {1.0: 0.06, 2.0: 0.04, math.inf: 0.03}
 """How much smaller, by the norm p, ten times the passes may make the perturbations (geometric mean). Measured from 100
 to 1000 passes on 8 samples (docs/benchmarks/audits.md). Networks of the zoo on which no row is more than 1.2 times too
-large: up to 0.027 in l2 and 0.013 in linf, but 0.031 on conv-mnist-linf, which is cautioned for nothing. Five networks
+large: up to 0.027 in l2 and 0.030 in linf, and 0.031 on conv-mnist-linf, which is cautioned for nothing. Five networks
 on which attacks are hard: 0.046 to 0.18 in l2, 0.034 to 0.12 in linf. Earlier, on 8 and 16 samples: a residual network
 with GELU up to 0.009 in l2 and linf, an attention network 0.029 in l2; in l1 up to 0.04 where it is easy, and from 0.18
 on where it is hard."""
