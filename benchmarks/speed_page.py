@@ -57,7 +57,8 @@ SMALL = """
 ## What was tried for small networks
 
 On FC500 the passes are so short that half of the time goes into some two thousand small operations. What they cost
-was counted by `perf` and by operation, on fc500-mnist, batch 200, one thread.
+was counted by `perf` and by operation, on fc500-mnist, batch 200, one thread. Where no command is named, a figure is
+from one comparison of two versions, in turns, whose script was not kept.
 
 - Kept: products, clamps and `index_select` in place of `where`, boolean masks and `a[rows]` on whole batches. Those
   take five to thirty times as long (546 against 22 microseconds for 200 x 784 numbers). Sorted values from numpy in
