@@ -77,7 +77,7 @@ def test_columns_are_those_of_the_rows(tmp_path, monkeypatch, at_once):
 def two_cores(monkeypatch):
     """Every file is large, and there is a second core. The halves that were decoded here are listed."""
     monkeypatch.setattr(halves, "LARGE", 1)
-    monkeypatch.setattr(halves, "_count_cores", lambda: 2)
+    monkeypatch.setattr(halves, "count_cores", lambda: 2)
     here, decode = [], halves.decode
 
     def noted(path, start, *rest):

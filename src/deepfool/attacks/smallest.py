@@ -203,8 +203,9 @@ class _Search:
         restart, boxed = known & (k > tried) & ~refine, self.descents.bounded[rows]
         turn = (k - tried - 1) * torch.where(boxed, 1, 2)  # without a box there is no noise
         again, kick = (restart & (turn % TURNS == place) for place in (0, 2))
+        elsewhere = restart & ~again  # a kick, or noise
         instead = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
-        noisy, lost = (restart & (turn % 2 == 1)) | instead, ~known & (k > 0)
+        noisy, lost = (elsewhere & ~kick) | instead, ~known & (k > 0)
         direct = (k < tried) & (known | (k == 0)) & ~instead
         y = self.descents.y
         y[rows] = self.asked.x_0[rows]
@@ -220,9 +221,9 @@ class _Search:
             target=torch.where((direct | again) & ~self.dead[rows], target, torch.full_like(k, -1)),
             patience=PATIENCE + MORE * k,
             signed=again,
-            short=restart & ~again & (self.p == 2),
+            short=elsewhere & (self.p == 2),
             aim=torch.where(refine, FINE, AIM),
-            share=torch.where(refine | (restart & ~again), HALF, WHOLE),
+            share=torch.where(refine | elsewhere, HALF, WHOLE),
             last_share=torch.where(k < tried, HALF, END),
             bold=k > CLASSES,
             thin=(k < tried) & (self.p == 1),

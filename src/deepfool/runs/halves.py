@@ -31,7 +31,7 @@ _HELPER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deepfoo
 
 def read_in_two(path: Path, p: float, start: int = 0, see: Callable[[bytes], None] = lambda _: None) -> Part:
     """As `read_part`, in about half the time where the file is large and there are two cores."""
-    if path.stat().st_size - start < LARGE or _count_cores() < 2:
+    if path.stat().st_size - start < LARGE or count_cores() < 2:
         return read_part(path, p, start, see)
     middle = _find_middle(path, start)
     with TemporaryFile() as answer:
@@ -54,7 +54,12 @@ def read_in_two(path: Path, p: float, start: int = 0, see: Callable[[bytes], Non
     return finish(_join(first, second), p, start)
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """How many cores this process may use.
+
+    >>> count_cores() >= 1
+    True
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from deepfool.errors import InputError
 from deepfool.runs.backlog import ATTEMPTS, Backlog, Task, fail_to_start
+from deepfool.runs.halves import count_cores
 from deepfool.runs.rows import Group
 from deepfool.runs.worker import Batch, Job, RemoteWorker, Worker
 
@@ -162,8 +163,7 @@ def share_cores(workers: int) -> int:
     >>> share_cores(10**6)
     1
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // workers)
+    return max(1, count_cores() // workers)
 
 
 _worker: RemoteWorker | None = None
