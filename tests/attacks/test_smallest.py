@@ -83,6 +83,30 @@ def test_noise_finds_what_no_start_nearby_does():
     assert found.mean() < 0.97 * nearby.mean()  # 0.90, measured
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 4, 4), (3, 2, 5)])
+def test_restarts_start_inside_the_box_from_inputs_of_any_shape(shape):
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8), nn.Tanh(), nn.Linear(8, 3))
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    x = torch.rand((5, *shape), generator=generator)
+    starts = []
+    turn = _Search._turn
+
+    def spy(self, rows):
+        turn(self, rows)
+        starts.append((rows, self.descents.y[rows].clone()))
+
+    with patch.object(_Search, "_turn", spy):
+        found = smallest(model, x, bounds=(0, 1), budget=500)
+    assert found.fooled.all()
+    assert sum(len(rows) for rows, _ in starts) >= 5
+    for rows, y in starts:
+        assert ((y >= 0) & (y <= 1)).all()
+        if len(shape) > 1:  # the same numbers, elsewhere
+            assert torch.equal(y.sort(1).values, x.flatten(1)[rows].sort(1).values)
+
+
 class _Cliff(nn.Module):
     """Gently uphill, a cliff to the other class, then flat: a first step ends just beyond the cliff, and fools."""
 
@@ -104,11 +128,13 @@ def test_a_flat_place_that_fools_is_not_the_end_of_gradients(p):
     assert (found.norm <= 1.02 * exact).all()
 
 
-@pytest.mark.parametrize(("bounds", "noisy"), [((0, 1), True), (None, False)])
-def test_noise_takes_every_second_turn_in_a_box(bounds, noisy):
+@pytest.mark.parametrize(
+    ("bounds", "wanted"), [((0, 1), ["class", "noise", "kick", "copy"]), (None, ["class", "kick"])]
+)
+def test_restarts_take_turns(bounds, wanted):
     model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(1))
     turns = []
-    kinds = {"_go_far": "noise", "_kick": "kick", "_shake": "class"}
+    kinds = {"_go_far": "noise", "_kick": "kick", "_shake": "class", "_turn": "copy"}
     with contextlib.ExitStack() as stack:
         for method, kind in kinds.items():
             run = getattr(_Search, method)
@@ -119,7 +145,6 @@ def test_noise_takes_every_second_turn_in_a_box(bounds, noisy):
 
             stack.enter_context(patch.object(_Search, method, spy))
         smallest(model, x, bounds=bounds, budget=600)
-    wanted = ["class", "noise", "kick", "noise"] if noisy else ["class", "kick"]
     assert len(turns) >= 4
     assert turns == (wanted * len(turns))[: len(turns)]
 

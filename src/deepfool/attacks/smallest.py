@@ -5,8 +5,9 @@ through a fixed sequence of descents, whatever its budget, so that a larger budg
 
     rank        the gradients of the classes at x_0: which boundaries look nearest (`shared.ranking`)
     descents    the nearest classes, one after the other and coarsely; then the best point again, finely, while that
-                helps; then for ever, in turn: a class once more, from another start, a kick (half of the best
-                perturbation reset), and between them noise, far from x_0; what is found is refined
+                helps; then for ever, in turn: a class once more, from another start, noise far from x_0, a kick
+                (half of the best perturbation reset), and a copy of x_0 that is turned and moved; what is found is
+                refined
     lost        while nothing has fooled, descents start farther and farther away from x_0; at last the scores alone are
                 searched, then DeepFool's steps are taken, then the decisions alone are searched, and what they
                 find is descended from
@@ -52,11 +53,12 @@ SHAKEN, DEAD = 0.2, 0.025
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
 time; the same where all gradients are zero at x_0."""
 REMOTE = 0.8
-"""Noise: how far from x_0 a descent may start, as a share of the box. Every second restart does, and where the linear
+"""Noise: how far from x_0 a descent may start, as a share of the box. Every fourth restart does, and where the linear
 picture misled the last of the classes gives way to it. Networks that were trained to be robust do not feel small
 changes, so that from nearby all descents end in few places."""
 TURNS = 4
-"""Restarts in turn: a class, noise, a kick, noise."""
+"""Restarts in turn: a class, noise, a kick, a copy of x_0. Of inputs without rows and columns there is no such copy,
+and noise takes its place; without a box there is neither."""
 LOST = 9
 """After how many descents gradients are given up, where nothing has fooled or all of them were zero."""
 AIM, FINE = 0.3, 0.03
@@ -201,17 +203,17 @@ class _Search:
         tried, k, known = self.tried, self.begun[rows], self.best.found(rows)
         refine = known & ((k == tried) | self.refining[rows])
         restart, boxed = known & (k > tried) & ~refine, self.descents.bounded[rows]
-        turn = (k - tried - 1) * torch.where(boxed, 1, 2)  # without a box there is no noise
-        again, kick = (restart & (turn % TURNS == place) for place in (0, 2))
-        elsewhere = restart & ~again  # a kick, or noise
+        turn = (k - tried - 1) * torch.where(boxed, 1, 2)  # without a box there are only classes and kicks
+        again, noise, kick, copy = (restart & (turn % TURNS == place) for place in range(TURNS))
         instead = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
-        noisy, lost = (elsewhere & ~kick) | instead, ~known & (k > 0)
+        elsewhere, lost = noise | kick | copy, ~known & (k > 0)
         direct = (k < tried) & (known | (k == 0)) & ~instead
         y = self.descents.y
         y[rows] = self.asked.x_0[rows]
         y[rows[refine]] = self.asked.clamp(rows[refine], self.asked.x_0[rows[refine]] + self.best.r[rows[refine]])
         self._kick(rows[kick])
-        self._go_far(rows[noisy])
+        self._go_far(rows[noise | instead])
+        self._turn(rows[copy])
         self._shake(rows[again | lost])
         # Where no class has a gradient at x_0, their order says nothing: whichever rises.
         place = torch.where(again, torch.div(turn, TURNS, rounding_mode="floor") % self.ranking.classes, k)
@@ -292,6 +294,20 @@ class _Search:
         _, sign = self._draw(rows)
         amount = torch.stack([torch.rand(1, generator=self.random[i]) for i in rows.tolist()]).to(sign)
         self._start(rows, REMOTE / LEAP * self.descents.leap[rows, None] * amount * sign)  # `leap` is LEAP of the box
+
+    def _turn(self, rows: Tensor) -> None:
+        """Start from copies of x_0, mirrored and moved at random: structured as inputs are, and far from x_0."""
+        shape = self.asked.like.shape[1:]
+        structured = len(shape) > 1
+        if not structured:
+            self._go_far(rows)
+        for i in rows.tolist() if structured else ():
+            coins = torch.rand(5, generator=self.random[i])
+            copy = self.asked.x_0[i].view(shape)
+            copy = copy.flip([axis for axis in (-2, -1) if coins[axis] < 0.5])
+            copy = copy.transpose(-2, -1) if shape[-2] == shape[-1] and coins[0] < 0.5 else copy
+            copy = copy.roll([int(coins[1] * shape[-2]), int(coins[2] * shape[-1])], (-2, -1))
+            self._start(self.asked.everyone[i, None], copy.reshape(1, -1) - self.asked.x_0[i])
 
     def _shake(self, rows: Tensor) -> None:
         """Start away from x_0: half as far as the best point, by random signs; while nothing has fooled, further and
