@@ -312,6 +312,28 @@ def test_on_ray_every_batch_is_run_once_whichever_actor_crashes():
     assert work_on_ray(FakeRay(lambda actor, index, times: index == 1 and times == 1), 2, actors=1) == [0, 1]
 
 
+def test_on_ray_an_actor_has_its_next_batch_before_it_is_done_with_the_last():
+    taken = []
+
+    def watched():
+        for batch in batches(50):
+            taken.append(batch.index[0])
+            yield batch
+
+    ray = FakeRay(lambda *_: False)
+    groups = ray_cluster._work_through(ray, ray.actors(1), Backlog(watched()))
+    next(groups)
+    assert taken == [0, 1, 2], "one that is done, one that runs, and one that waits for it"
+    groups.close()
+
+
+def test_on_ray_a_batch_that_only_waited_is_not_blamed_for_a_crash():
+    ray = FakeRay(lambda actor, index, times: index == 0 and times < ATTEMPTS)
+    assert work_on_ray(ray, 6, actors=1) == list(range(6))
+    assert ray.tried[0] == ATTEMPTS
+    assert all(ray.tried[index] == 1 for index in range(1, 6))
+
+
 def test_on_ray_a_batch_that_crashes_every_actor_ends_the_run():
     ray = FakeRay(lambda actor, index, times: index == 4)
     with pytest.raises(RunError, match="starts with sample 4 crashed a worker three times: the actor died"):
