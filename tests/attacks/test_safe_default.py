@@ -153,7 +153,7 @@ def test_the_default_is_never_more_than_a_thousandth_larger_than_all_classes(tra
 @pytest.mark.parametrize("p", [2, torch.inf])
 @pytest.mark.parametrize("kind", ["dense", "sparse", "uneven"])
 def test_features_at_their_bounds(kind, p):
-    """Half of them cannot move, and that is another half for each class: where few features matter, not an equal one."""
+    """Half of them cannot move, another half for each class, and the few that matter may be in either."""
     for seed in range(12):
         torch.manual_seed(seed)
         model = mlp(100, 16 + 16 * (seed % 3), 10)
