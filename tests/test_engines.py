@@ -203,6 +203,20 @@ def test_batches_are_read_only_when_there_is_room_for_them():
     groups.close()
 
 
+def test_the_next_batch_is_read_while_the_workers_are_busy():
+    read, in_time = threading.Event(), []
+
+    def watched():
+        for batch in batches(2):
+            if batch.index == [1]:
+                read.set()
+            yield batch
+
+    pool = FakePool(lambda index, times: in_time.append(read.wait(PATIENCE)), workers=1)
+    assert len(list(work_through(pool, Backlog(watched())))) == 2
+    assert in_time[0], "before the first one was done"
+
+
 def test_a_batch_that_kills_real_workers_ends_the_run(tmp_path):
     with pytest.raises(RunError, match=r"starts with sample 16 crashed a worker three times: exit code -9"):
         evaluate(SPEC, nets.points(40), nets.deadly_attack, out=tmp_path / "run", batch_size=8, workers=2)
