@@ -5,8 +5,9 @@
 Whole runs of `deepfool evaluate`, including writing the rows to disk, each in a process of its own. Sizes and workers
 take turns, and times are medians over the rounds. Each worker has one thread, so two workers show what a second core
 gains. Samples are training images, over again where there are not enough. `--ray` also measures what Ray adds to a
-batch of the default size: the time of a run beyond what its rows took, for a large run less that for a small one, so
-that Ray's start does not count.
+batch of the default size, with one worker: from the first answer to the last, the time beyond what the rows took.
+Ray's start, which takes seconds and never the same number, comes before that. For the same reason workers are compared
+from their first batch on as well.
 """
 
 from __future__ import annotations
@@ -53,20 +54,23 @@ class Repeated(Data):
 def run(
     network: str, samples: int, workers: int | None = None, engine: str = "local", batch: int | str = 200
 ) -> dict[str, float]:
-    """Seconds for a run over so many training images, seconds that its rows took, and the peak memory in MB."""
+    """Seconds for a run over so many training images, seconds from its first batch written to its last, seconds that
+    the rows after the first batch took, and the peak memory in MB."""
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):  # use two cores even if there are more: one thread for each of two workers
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     data = Repeated(df.datasets.load(network.split("-")[1], split="train"), samples)
+    answers: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         done = df.evaluate(
-            network, data, out=Path(folder) / "run", batch_size=batch, workers=workers, engine=engine, audit=False
-        )
+            network, data, out=Path(folder) / "run", batch_size=batch, workers=workers, engine=engine, audit=False,
+            on_progress=lambda so_far: answers.append((time.perf_counter(), so_far.done)),
+        )  # fmt: skip
         seconds = time.perf_counter() - start
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        rows = sum(row["seconds"] for row in done.rows())
-    return {"seconds": seconds, "rows": rows, "memory": memory}
+        rows = sum(row["seconds"] for row in list(done.rows())[answers[0][1] :])
+    return {"seconds": seconds, "between": answers[-1][0] - answers[0][0], "rows": rows, "memory": memory}
 
 
 def alone(*arguments: Any) -> dict[str, float]:
@@ -83,31 +87,27 @@ def measure(network: str, rounds: int, sizes: tuple[int, ...], *, with_ray: bool
     ways["2 workers"] = (crewed, 2)
     if with_ray:
         ways["2 Ray actors"] = (crewed, 2, "ray")
-        ways |= {f"Ray, {size}": (size, 1, "ray", "auto") for size in (sizes[0], crewed)}
+        ways["Ray"] = (crewed, 1, "ray", "auto")
     found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, arguments in ways.items():
             found[way].append(alone(network, *arguments))
             print(f"{network}, {way}: {found[way][-1]}", flush=True)
     seconds = {way: statistics.median(one["seconds"] for one in each) for way, each in found.items()}
+    between = {way: statistics.median(one["between"] for one in each) for way, each in found.items()}
+    crews = [way for way in ("2 workers", "2 Ray actors") if way in ways]
     per_sample = {size: seconds[f"{size} samples"] / size for size in sizes}
     result: dict[str, object] = {
         "network": network, "rounds": rounds, "sizes": list(sizes),
         "per_sample": [per_sample[size] / per_sample[sizes[0]] for size in sizes],
         "memory": [statistics.median(one["memory"] for one in found[f"{size} samples"]) for size in sizes],
         "milliseconds": 1000 * per_sample[sizes[-1]],
-        "speedup": {way: seconds["one process"] / seconds[way] for way in ("2 workers", "2 Ray actors") if way in ways},
+        "speedup": {way: seconds["one process"] / seconds[way] for way in crews},
+        "steady": {way: between["one process"] / between[way] for way in crews},
     }  # fmt: skip
-    if with_ray and crewed > sizes[0]:
-        pairs = zip(found[f"Ray, {sizes[0]}"], found[f"Ray, {crewed}"], strict=True)
-        result["ray"] = statistics.median(_overhead(small, large) for small, large in pairs)
+    if with_ray:
+        result["ray"] = statistics.median((one["between"] - one["rows"]) / one["rows"] for one in found["Ray"])
     return result
-
-
-def _overhead(small: dict[str, float], large: dict[str, float]) -> float:
-    """What Ray adds to the work of a batch, as a share of it."""
-    elapsed, work = (large[part] - small[part] for part in ("seconds", "rows"))
-    return (elapsed - work) / work
 
 
 def main() -> None:

@@ -203,6 +203,20 @@ def test_batches_are_read_only_when_there_is_room_for_them():
     groups.close()
 
 
+def test_the_next_batch_is_read_while_the_workers_are_busy():
+    read, in_time = threading.Event(), []
+
+    def watched():
+        for batch in batches(2):
+            if batch.index == [1]:
+                read.set()
+            yield batch
+
+    pool = FakePool(lambda index, times: in_time.append(read.wait(PATIENCE)), workers=1)
+    assert len(list(work_through(pool, Backlog(watched())))) == 2
+    assert in_time[0], "before the first one was done"
+
+
 def test_a_batch_that_kills_real_workers_ends_the_run(tmp_path):
     with pytest.raises(RunError, match=r"starts with sample 16 crashed a worker three times: exit code -9"):
         evaluate(SPEC, nets.points(40), nets.deadly_attack, out=tmp_path / "run", batch_size=8, workers=2)
@@ -310,6 +324,28 @@ def test_on_ray_every_batch_is_run_once_whichever_actor_crashes():
     assert ray.tried[4] == ATTEMPTS
     assert work_on_ray(FakeRay(lambda *_: False), 0) == []
     assert work_on_ray(FakeRay(lambda actor, index, times: index == 1 and times == 1), 2, actors=1) == [0, 1]
+
+
+def test_on_ray_an_actor_has_its_next_batch_before_it_is_done_with_the_last():
+    taken = []
+
+    def watched():
+        for batch in batches(50):
+            taken.append(batch.index[0])
+            yield batch
+
+    ray = FakeRay(lambda *_: False)
+    groups = ray_cluster._work_through(ray, ray.actors(1), Backlog(watched()))
+    next(groups)
+    assert taken == [0, 1, 2], "one that is done, one that runs, and one that waits for it"
+    groups.close()
+
+
+def test_on_ray_a_batch_that_only_waited_is_not_blamed_for_a_crash():
+    ray = FakeRay(lambda actor, index, times: index == 0 and times < ATTEMPTS)
+    assert work_on_ray(ray, 6, actors=1) == list(range(6))
+    assert ray.tried[0] == ATTEMPTS
+    assert all(ray.tried[index] == 1 for index in range(1, 6))
 
 
 def test_on_ray_a_batch_that_crashes_every_actor_ends_the_run():

@@ -150,6 +150,23 @@ def test_the_default_is_never_more_than_a_thousandth_larger_than_all_classes(tra
     assert int((auto.norm > 1.001 * every.norm).sum()) == 0
 
 
+@pytest.mark.parametrize("p", [2, torch.inf])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "uneven"])
+def test_features_at_their_bounds(kind, p):
+    """Half of them cannot move, another half for each class, and the few that matter may be in either."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model = mlp(100, 16 + 16 * (seed % 3), 10)
+        if kind == "sparse":
+            model[0].weight.data *= 4 * (torch.rand_like(model[0].weight) < 0.08)
+        elif kind == "uneven":
+            model[0].weight.data *= torch.logspace(-1.5, 0.5, 100)[torch.randperm(100)]
+        x = (torch.rand(60, 100) < 0.5).float()
+        auto, every = (deepfool(model, x, p=p, bounds=(0, 1), candidates=c) for c in ("auto", "all"))
+        assert int((auto.norm > 1.001 * every.norm).sum()) == 0
+        assert auto.backwards.sum() < 0.5 * every.backwards.sum()
+
+
 def test_a_class_a_thousand_times_steeper_than_the_others_is_found():
     w = torch.zeros(6, 64)
     w[1, 0] = w[2, 1] = w[3, 2] = 1

@@ -35,6 +35,7 @@ class Backlog:
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._source = iter(batches)
         self._again: deque[Task] = deque()
+        self._ahead: Batch | None = None
 
     @property
     def has_retries(self) -> bool:
@@ -45,8 +46,14 @@ class Backlog:
         """The next batch to run; None if there is none left."""
         if self._again:
             return self._again.popleft()
-        batch = next(self._source, None)
+        self.read_ahead()
+        batch, self._ahead = self._ahead, None
         return None if batch is None else Task(batch)
+
+    def read_ahead(self) -> None:
+        """Read the next new batch, so that it is there when a worker wants it."""
+        if self._ahead is None:
+            self._ahead = next(self._source, None)
 
     def put_back(self, task: Task) -> None:
         """Run a batch later: its worker never started on it."""

@@ -56,6 +56,7 @@ def work_through(pool: Any, backlog: Backlog) -> Generator[Group, None, None]:
     try:
         fill()
         while running:
+            backlog.read_ahead()  # while the workers are busy
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
             groups: list[Group] = []
             if isinstance(future.exception(), BrokenProcessPool):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepfool.errors import DeepFoolError, InputError, RunError, require
@@ -16,6 +17,9 @@ from deepfool.runs.worker import Batch, Job, RemoteWorker
 
 START_TIMEOUT = 300.0
 """Seconds in which at least one Ray worker has to start."""
+
+AHEAD = 2
+"""Batches that a worker has at once: the one that it runs, and the next, so that it need not wait for us in between."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds in which the machine of a Ray cluster has to answer."""
@@ -56,43 +60,71 @@ def _start_actors(ray: Any, job: Job, workers: int | None, *, may_grow: bool) ->
     return [actor.remote(payload, threads) for _ in range(count)]
 
 
-def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Generator[Group, None, None]:
-    """Give each idle actor the next batch until the backlog is empty.
+@dataclass(eq=False)
+class _Hand:
+    """A worker, and the calls with the batches that it was given: it runs them in this order."""
 
-    Batches of crashed actors go to any idle one. Ray's own max_task_retries would keep them for the actor that crashed,
-    and wait forever if its machine is gone for good.
+    actor: Any
+    given: deque[tuple[Any, Task]] = field(default_factory=deque)
+
+
+def _work_through(ray: Any, actors: list[Any], backlog: Backlog) -> Generator[Group, None, None]:
+    """Keep each actor in batches until the backlog is empty.
+
+    Batches of crashed actors go to any other one. Ray's own max_task_retries would keep them for the actor that
+    crashed, and wait forever if its machine is gone for good. Only the first batch that an actor has in hand is waited
+    for: if the actor crashes, that one is to blame, and it had not begun with the next.
     """
-    starting = {_when_ready(actor): actor for actor in actors}
-    running: dict[Any, tuple[Any, Task]] = {}
-    idle: list[Any] = []
+    starting = {_when_ready(actor): _Hand(actor) for actor in actors}
+    hands: list[_Hand] = []
     started = False
     while True:
+        running = {hand.given[0][0]: hand for hand in hands if hand.given}
         done, _ = ray.wait([*running, *starting], num_returns=1, timeout=None if started else START_TIMEOUT)
         if not done:
             raise RunError(
                 f"no Ray worker started within {START_TIMEOUT:.0f} s.", hint="does the cluster have room for one?"
             )
-        actor, task = running.pop(done[0]) if done[0] in running else (starting.pop(done[0]), None)
+        hand = running[done[0]] if done[0] in running else starting.pop(done[0])
         groups: list[Group] = []
         try:
             groups = ray.get(done[0])
             started = True
-            idle.append(actor)
+            if hand.given:
+                hand.given.popleft()
+            else:
+                hands.append(hand)
         except ray.exceptions.RayTaskError as error:
             raise _read_error(error) from None
         except ray.exceptions.RayError as error:
             why = str(error).strip().splitlines()[0]
-            if task is not None:
-                backlog.retry(task, why)
-                starting[_when_ready(actor)] = actor
-            elif not (starting or running or idle):  # Ray has given this one up, and it was the last
+            if hand.given:
+                hands.remove(hand)
+                _take_back(hand, backlog, why)
+                starting[_when_ready(hand.actor)] = hand
+            elif not (starting or hands):  # Ray has given this one up, and it was the last
                 raise fail_to_start(why) from error
-        while idle and (task := backlog.next()) is not None:  # before the rows are written: no worker waits for that
-            actor = idle.pop()
-            running[actor.run.remote(task.batch)] = actor, task
+        _hand_out(hands, backlog)  # before the rows are written: no worker waits for that
         yield from groups
-        if idle and not running:
+        if hands and not any(hand.given for hand in hands):
             return
+
+
+def _hand_out(hands: list[_Hand], backlog: Backlog) -> None:
+    """Give batches to those that have the fewest first."""
+    for count in range(AHEAD):
+        for hand in hands:
+            if len(hand.given) == count and (task := backlog.next()) is not None:
+                hand.given.append((hand.actor.run.remote(task.batch), task))
+
+
+def _take_back(hand: _Hand, backlog: Backlog, why: str) -> None:
+    """Put the batches of a crashed worker back."""
+    (_, first), *rest = hand.given
+    hand.given.clear()
+    backlog.retry(first, why)
+    for _, task in rest:
+        backlog.put_back(task)
 
 
 def _when_ready(actor: Any) -> Any:
