@@ -117,8 +117,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")  # that a softmax was found is the point
-    print("| network | norm | mask | mean | worst | to ten times the passes | not fooled | passes | s an image | found by |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    columns = (
+        "network",
+        "norm",
+        "mask",
+        "mean",
+        "worst",
+        "to ten times the passes",
+        "not fooled",
+        "passes",
+        "s an image",
+    )
+    print("| " + " | ".join((*columns, "found by")) + " |")
+    print("|---" * (len(columns) + 1) + "|")
     for name in arguments.networks:
         network = df.models.load(name).eval()
         x = df.datasets.load(name.split("-")[1]).batch(torch.arange(arguments.images))
@@ -136,8 +147,8 @@ def main() -> None:
                     (ratio.mean().item(), ratio.max().item(), own.mean().item()) if len(ratio) else (math.inf,) * 3
                 )
                 print(
-                    f"{head}| {mean:.3f} | {worst:.2f} | {longer:.3f} | {row['lost']} | {row['passes']:.0f} | {row['seconds']:.2f} | "
-                    f"{row['evidence']} |",
+                    f"{head}| {mean:.3f} | {worst:.2f} | {longer:.3f} | {row['lost']} | {row['passes']:.0f} "
+                    f"| {row['seconds']:.2f} | {row['evidence']} |",
                     flush=True,
                 )
 

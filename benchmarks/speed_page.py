@@ -219,15 +219,19 @@ def _list_prices(prices: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## What it costs to leave classes out", "",
         '`"auto"` compared with `"all"`: the share of images with the same final perturbation, the largest ratio of the'
-        " norms for any image, and gradient rows and forward passes per image. The two images of lenet-cifar10 that are"
-        " not the same lie within 0.0006 of a boundary, 400 times nearer than the median: rounding decides there.", "",
-        "| network | norm | images | the same | worst ratio | rows: all | auto | forwards: all | auto |",
-        "|---|---|---|---|---|---|---|---|---|",
+        ' norms for any image, and gradient rows and forward passes per image. "Other batches" is `"all"` compared with'
+        " itself in batches of 37 instead of 200 images, where only the rounding of sums differs: it decides for images"
+        ' that lie next to a boundary. "Only auto" counts the images that are the same in other batches, but not with'
+        ' `"auto"`.', "",
+        '| network | norm | images | the same | other batches | only auto | worst ratio | rows: all | auto '
+        "| forwards: all | auto |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for price in prices:
         where = price["norm"] + (" in [0, 1]" if price["boxed"] else "")
         lines.append(
-            f"| {price['network']} | {where} | {price['images']} | {price['same']:.2%} | {price['worst']:.4f} "
+            f"| {price['network']} | {where} | {price['images']} | {price['same']:.2%} | {price['same_batched']:.2%} "
+            f"| {price['only_auto']} | {price['worst']:.4f} "
             f"| {price['rows']['all']:.1f} | {price['rows']['auto']:.1f} "
             f"| {price['forwards']['all']:.1f} | {price['forwards']['auto']:.1f} |"
         )
