@@ -6,8 +6,7 @@ Whole runs of `deepfool evaluate`, including writing the rows to disk, each in a
 take turns, and times are medians over the rounds. Each worker has one thread, so two workers show what a second core
 gains. Samples are training images, over again where there are not enough. `--ray` also measures what Ray adds to a
 batch of the default size, with one worker: from the first answer to the last, the time beyond what the rows took.
-Ray's start, which takes seconds and never the same number, comes before that. For the same reason workers are compared
-from their first batch on as well.
+Ray's start, which takes seconds and never the same number, comes before that.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ def measure(network: str, rounds: int, sizes: tuple[int, ...], *, with_ray: bool
             found[way].append(alone(network, *arguments))
             print(f"{network}, {way}: {found[way][-1]}", flush=True)
     seconds = {way: statistics.median(one["seconds"] for one in each) for way, each in found.items()}
-    between = {way: statistics.median(one["between"] for one in each) for way, each in found.items()}
     crews = [way for way in ("2 workers", "2 Ray actors") if way in ways]
     per_sample = {size: seconds[f"{size} samples"] / size for size in sizes}
     result: dict[str, object] = {
@@ -103,7 +101,6 @@ def measure(network: str, rounds: int, sizes: tuple[int, ...], *, with_ray: bool
         "memory": [statistics.median(one["memory"] for one in found[f"{size} samples"]) for size in sizes],
         "milliseconds": 1000 * per_sample[sizes[-1]],
         "speedup": {way: seconds["one process"] / seconds[way] for way in crews},
-        "steady": {way: between["one process"] / between[way] for way in crews},
     }  # fmt: skip
     if with_ray:
         result["ray"] = statistics.median((one["between"] - one["rows"]) / one["rows"] for one in found["Ray"])

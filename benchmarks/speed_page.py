@@ -263,10 +263,7 @@ def _list_scaling(found: list[dict[str, Any]]) -> list[str]:
         sizes = ", ".join(
             f"{ratio:.2f} for {size}" for size, ratio in zip(one["sizes"], one["per_sample"], strict=True)
         )
-        steady = {way: f" ({ratio:.2f} from their first batch on)" for way, ratio in one.get("steady", {}).items()}
-        crews = ", ".join(
-            f"{way} {ratio:.2f} times as fast as one{steady.get(way, '')}" for way, ratio in one["speedup"].items()
-        )
+        crews = ", ".join(f"{way} {ratio:.2f} times as fast as one" for way, ratio in one["speedup"].items())
         memory = ", ".join(f"{size:.0f}" for size in one.get("memory", ()))
         more = f" Peak memory in MB: {memory}." if memory else ""
         more += f" Ray adds {one['ray']:.1%} to the work of a batch of the default size." if "ray" in one else ""
