@@ -117,19 +117,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")  # that a softmax was found is the point
-    columns = (
-        "network",
-        "norm",
-        "mask",
-        "mean",
-        "worst",
-        "to ten times the passes",
-        "not fooled",
-        "passes",
-        "s an image",
-    )
-    print("| " + " | ".join((*columns, "found by")) + " |")
-    print("|---" * (len(columns) + 1) + "|")
+    titles = "network, norm, mask, mean, worst, to ten times the passes, not fooled, passes, s an image, found by"
+    columns = titles.split(", ")
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
     for name in arguments.networks:
         network = df.models.load(name).eval()
         x = df.datasets.load(name.split("-")[1]).batch(torch.arange(arguments.images))

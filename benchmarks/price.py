@@ -13,6 +13,7 @@ from typing import Any
 import deepfool as df
 
 OTHER_BATCH = 37
+"""Images at once in the second run of "all"; any number that does not divide 200."""
 
 
 def compare(network: str, images: int, p: float, bounds: tuple[float, float] | None) -> dict[str, Any]:

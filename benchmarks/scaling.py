@@ -93,14 +93,13 @@ def measure(network: str, rounds: int, sizes: tuple[int, ...], *, with_ray: bool
             found[way].append(alone(network, *arguments))
             print(f"{network}, {way}: {found[way][-1]}", flush=True)
     seconds = {way: statistics.median(one["seconds"] for one in each) for way, each in found.items()}
-    crews = [way for way in ("2 workers", "2 Ray actors") if way in ways]
     per_sample = {size: seconds[f"{size} samples"] / size for size in sizes}
     result: dict[str, object] = {
         "network": network, "rounds": rounds, "sizes": list(sizes),
         "per_sample": [per_sample[size] / per_sample[sizes[0]] for size in sizes],
         "memory": [statistics.median(one["memory"] for one in found[f"{size} samples"]) for size in sizes],
         "milliseconds": 1000 * per_sample[sizes[-1]],
-        "speedup": {way: seconds["one process"] / seconds[way] for way in crews},
+        "speedup": {way: seconds["one process"] / seconds[way] for way in ("2 workers", "2 Ray actors") if way in ways},
     }  # fmt: skip
     if with_ray:
         result["ray"] = statistics.median((one["between"] - one["rows"]) / one["rows"] for one in found["Ray"])
