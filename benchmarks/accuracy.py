@@ -2,8 +2,9 @@
 
 The norms of one attack of ours give the robust accuracy at every radius. Attacks that are made for one radius should
 find no other: torchattacks' APGD-CE, targeted APGD, targeted FAB and Square, which are those of AutoAttack, run at five
-radii per network and norm. Run `benchmarks.attacks` before, which stores the norms. Results are kept under --work, so
-that a run that was stopped can be resumed.
+radii per network and norm. As in AutoAttack, each gets the images that those before it have left. Run
+`benchmarks.attacks` before, which stores the norms. Results are kept under --work, so that a run that was stopped can
+be resumed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 SLACK = 1e-5
 """How much larger than the radius a perturbation may be, as a share of it: rounding of single precision."""
 
+ORDER = ("APGD-CE", "APGD-T", "FAB-T", "Square")
+"""AutoAttack's: each gets the images that those before it have left."""
+
 HEAD = """\
 # Robust accuracy at fixed radii
 
 Made by `python -m benchmarks.accuracy`. The norms of {ours} say how many images are still classified correctly at any
 radius. Beside them are attacks that are made for a single radius, run anew at each: torchattacks' APGD with cross
-entropy, targeted APGD (100 steps, nine classes), targeted FAB (100 steps, nine classes) and Square (5,000 queries).
-Each entry is the number of images that are left. A difference above zero means that the radius attacks together broke
-more images than our norms say; below zero, that our norms break more. The radii are quantiles of the norms, rounded.
+entropy, targeted APGD (100 steps, nine classes), targeted FAB (100 steps, nine classes) and Square (5,000 queries). As
+in AutoAttack, each of them gets the images that those above it have left. Each entry is the number of images that are
+left after it. A difference above zero means that the four together broke more images than our norms say; below zero,
+that our norms break more. The radii are quantiles of the norms, rounded.
 """
 
 
@@ -67,17 +72,17 @@ def choose_radii(norms: list[float]) -> list[float]:
     return rounded
 
 
-def find_broken(attack: Attack, model: nn.Module, x: Tensor, p: float, radius: float, batch: int) -> list[bool]:
+def find_broken(attack: Attack, model: nn.Module, x: Tensor, p: float, radius: float, batch: int) -> Tensor:
     """Which images an attack broke within the radius, judged by a forward pass of our own."""
-    broken: list[bool] = []
-    for part in x.split(batch):
+    broken = [torch.zeros(0, dtype=torch.bool)]
+    for part in x.split(batch) if len(x) else ():
         with torch.no_grad():
             label = model(part).argmax(1)
         y = torch.nan_to_num(attack(model, part, label).detach()).clamp(0, 1)
         size = (y - part).flatten(1).norm(p=p, dim=1)
         with torch.no_grad():
-            broken += ((model(y).argmax(1) != label) & (size <= radius * (1 + SLACK))).tolist()
-    return broken
+            broken.append((model(y).argmax(1) != label) & (size <= radius * (1 + SLACK)))
+    return torch.cat(broken)
 
 
 def run_network(name: str, options: argparse.Namespace) -> None:
@@ -92,16 +97,19 @@ def run_network(name: str, options: argparse.Namespace) -> None:
         if not (place / "radii.json").exists():
             (place / "radii.json").write_text(json.dumps(choose_radii(known)))
         for radius in json.loads((place / "radii.json").read_text()):
-            for label, attack in radius_attacks(p, radius).items():
+            broken = torch.zeros(len(x), dtype=torch.bool)
+            attacks = radius_attacks(p, radius)
+            for label in ORDER:
                 file = place / f"{label}_{radius:g}.json"
-                if file.exists():
-                    continue
-                torch.manual_seed(0)
-                start = time.perf_counter()
-                broken = find_broken(attack, model, x, NORMS[p], radius, options.batch)
-                seconds = time.perf_counter() - start
-                file.write_text(json.dumps({"attack": label, "radius": radius, "broken": broken, "seconds": seconds}))
-                print(f"{name} {p} {radius:g} {label}: {len(x) - sum(broken)} left, {seconds:.0f} s", flush=True)
+                if not file.exists():
+                    torch.manual_seed(0)
+                    start = time.perf_counter()
+                    broken[~broken] = find_broken(attacks[label], model, x[~broken], NORMS[p], radius, options.batch)
+                    seconds = time.perf_counter() - start
+                    result = {"attack": label, "radius": radius, "broken": broken.tolist(), "seconds": seconds}
+                    file.write_text(json.dumps(result))
+                    print(f"{name} {p} {radius:g} {label}: {int((~broken).sum())} left, {seconds:.0f} s", flush=True)
+                broken = torch.tensor(json.loads(file.read_text())["broken"])
 
 
 def _read_known(folder: Path) -> list[float]:
@@ -125,10 +133,11 @@ def write_accuracy(work: Path, norms_from: Path, ours: str, out: Path) -> None:
         if not radii:
             continue
         count = len(next(iter(found[radii[0]].values())))
-        rows = {name: [count - sum(found[radius][name]) if name in found[radius] else "–" for radius in radii]
-                for name in ("APGD-CE", "APGD-T", "FAB-T", "Square")}  # fmt: skip
-        together = [count - sum(map(any, zip(*found[radius].values(), strict=True))) for radius in radii]
-        rows["all four"] = list(together)
+        rows = {
+            name: [count - sum(found[radius][name]) if name in found[radius] else "–" for radius in radii]
+            for name in ORDER
+        }
+        together = [count - max(map(sum, found[radius].values())) for radius in radii]
         if norms:
             own = [sum(norm > radius for norm in norms) for radius in radii]
             differences = [mine - theirs for mine, theirs in zip(own, together, strict=True)]

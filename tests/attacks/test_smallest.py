@@ -13,7 +13,7 @@ from torch import nn
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
 from deepfool.attacks.shared.descents import MODEST, STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
-from deepfool.attacks.smallest import AGAIN, _Search
+from deepfool.attacks.smallest import AGAIN, HALF, _Search
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
@@ -56,11 +56,12 @@ def test_smaller_than_deepfool_on_real_networks(name, p):
 @pytest.mark.parametrize("name", ["lenet-cifar10", "conv-mnist-certified", "kwta-mnist"])
 def test_a_larger_budget_continues_a_smaller_one(name, p):
     data = "cifar10-sample" if "cifar" in name else "mnist-sample"
-    model, x = models.load(name), datasets.load(data).batch(range(0, 500, 60))
+    # In double: the budget changes which samples share a batch, and so the last bits, on which k-WTA's units depend.
+    model, x = models.load(name).double(), datasets.load(data).batch(range(0, 500, 60)).double()
     before = smallest(model, x, p=p, bounds=(0, 1), budget=15)
     for budget in (25, 40, 70, 101, 180):
         now = smallest(model, x, p=p, bounds=(0, 1), budget=budget)
-        assert (now.norm <= before.norm).all()
+        assert (now.norm <= before.norm * (1 + 1e-9)).all()
         assert (now.forwards + now.backwards >= before.forwards + before.backwards).all()
         before = now
 
@@ -81,6 +82,16 @@ def test_noise_finds_what_no_start_nearby_does():
     with patch("deepfool.attacks.smallest.REMOTE", 1e-3):
         nearby = smallest(model, x, bounds=(0, 1), budget=400).norm
     assert found.mean() < 0.97 * nearby.mean()  # 0.90, measured
+
+
+def test_restarts_in_l1_are_thinned_out():
+    """What a restart finds first is dense. If only the first classes are thinned out, restarts find little in l1."""
+    model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 800, 50))
+    found = smallest(model, x, p=1, bounds=(0, 1), budget=400).norm
+    thins = Descents._thins
+    with patch.object(Descents, "_thins", lambda self, rows: thins(self, rows) & (self.last_share[rows] >= HALF)):
+        dense = smallest(model, x, p=1, bounds=(0, 1), budget=400).norm
+    assert found.mean() < 0.95 * dense.mean()  # 0.82, measured
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 4, 4), (3, 2, 5)])
@@ -197,7 +208,7 @@ def test_classes_with_the_same_gradient_are_tried_once(p, descents):
         start(self, rows, **how)
 
     with patch.object(Descents, "start", spy):
-        result = smallest(_Funnel(), torch.full((1, 6), 0.1), p=p, bounds=(0, 1), budget=60)
+        result = smallest(_Funnel(), torch.full((1, 6), 0.1), p=p, bounds=(0, 1), budget=100)
     assert result.fooled.all()
     assert wanted.index(-1) == descents  # the first without a class is the refinement
 

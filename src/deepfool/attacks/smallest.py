@@ -29,7 +29,7 @@ from torch import Tensor
 from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.decisions import search_by_decisions
-from deepfool.attacks.shared.descents import LEAP, Descents
+from deepfool.attacks.shared.descents import KEEP, LEAP, Descents
 from deepfool.attacks.shared.ranking import rank_classes
 from deepfool.attacks.shared.scores import CAUTION, search_by_scores
 from deepfool.attacks.shared.supports import Supports
@@ -65,6 +65,10 @@ AIM, FINE = 0.3, 0.03
 """Sliding: how far beyond the boundary to aim at first, as a share of the way to it; when refining."""
 WHOLE, HALF, END = 1.0, 0.5, 0.01
 """Sliding: the cube's side at first, in the middle and at the end, as a share of the perturbation."""
+SLOW, SLOWER = 0.9, 0.93
+"""Sliding in l1: what a round leaves of the cube's side while a dense perturbation is thinned out, for the classes and
+for restarts. How slowly that goes decides how sparse a point it leads to. Without a box classes keep to KEEP: on affine
+models a slower pace took the second nearest class for the nearest."""
 LATE = 0.3
 """What is found late is refined all the same, for this share of the budget."""
 QUERIES = 1000
@@ -218,6 +222,7 @@ class _Search:
         # Where no class has a gradient at x_0, their order says nothing: whichever rises.
         place = torch.where(again, torch.div(turn, TURNS, rounding_mode="floor") % self.ranking.classes, k)
         target = self.ranking.order[rows, place.clamp_max(self.ranking.classes - 1)]
+        l1 = torch.full_like(known, self.p == 1)
         self.descents.start(
             rows,
             target=torch.where((direct | again) & ~self.dead[rows], target, torch.full_like(k, -1)),
@@ -225,10 +230,11 @@ class _Search:
             signed=again,
             short=elsewhere & (self.p == 2),
             aim=torch.where(refine, FINE, AIM),
-            share=torch.where(refine | elsewhere, HALF, WHOLE),
+            share=torch.where(refine | (elsewhere & ~l1), HALF, WHOLE),
             last_share=torch.where(k < tried, HALF, END),
             bold=k > CLASSES,
-            thin=(k < tried) & (self.p == 1),
+            thin=((k < tried) | elsewhere) & l1,
+            pace=torch.where(k < tried, torch.where(boxed, SLOW, KEEP), SLOWER),
         )
         j, k = rows[direct], k[direct]  # the first step from x_0: its gradient is known
         self.descents.climb(j, self.asked.x_0[j], self.ranking.slopes[j, k], -self.ranking.gaps[j, k])

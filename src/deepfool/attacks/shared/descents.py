@@ -57,10 +57,10 @@ ASTRAY, HALVED, MODEST = 3, 0.5, 0.1
 it goes back to that one, with this share of the cube and this aim. In l1 that loses: it finds fewer sparse points."""
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
-THIN, THINNEST = 0.7, 0.01
-"""Thinning out in l1: the cube as a share of the largest entry, and what an entry of zero counts as. The page says what
-0.5 and 0.85 gave instead."""
-HOPELESS, LONGER = 1.5, 3.0
+THIN, THINNEST, SPARSE = 0.7, 0.01, 0.3
+"""Thinning out in l1: the cube as a share of the largest entry, and what an entry of zero counts as; it ends where the
+cube has shrunk to the share SPARSE. The page says what other values gave."""
+HOPELESS, LONGER = {1.0: 2.0, 2.0: 1.5, math.inf: 1.5}, 3.0
 """A slide is left after its first rounds if it is this much larger than the best answer; a climb if it is LONGER."""
 
 BEGAN_AWAY = (
@@ -127,13 +127,15 @@ class Descents:
         """(n, d): the last point that fooled."""
         self.multiplier = each(0)
         """Of the last projection, where the next one begins: planes change little from round to round."""
-        self.bold, self.thin = no(), no()
-        """Whether it may go to the far corner of the cube; whether it turns a dense perturbation into a sparse one, as
-        the first descents in l1 do."""
+        self.bold = no()
+        """Whether it may go to the far corner of the cube."""
+        self.thin, self.pace = no(), each(KEEP)
+        """Whether it turns a dense perturbation into a sparse one, as most descents in l1 do; and what a round leaves
+        of the cube's side meanwhile."""
 
     def start(
         self, rows: Tensor, *, target: Tensor, patience: Tensor, signed: Tensor, short: Tensor, aim: Tensor,
-        share: Tensor, last_share: Tensor, bold: Tensor, thin: Tensor,
+        share: Tensor, last_share: Tensor, bold: Tensor, thin: Tensor, pace: Tensor,
     ) -> None:  # fmt: skip
         """Begin a descent of these samples at their points y."""
         self.target[rows], self.patience[rows] = target, patience.to(self.d.dtype)
@@ -143,7 +145,7 @@ class Descents:
         self.mark[rows], self.stale[rows] = math.inf, 0
         self.aim[rows], self.share[rows] = aim.to(self.aim.dtype), share.to(self.share.dtype)
         self.first_share[rows], self.last_share[rows] = self.share[rows], last_share.to(self.share.dtype)
-        self.bold[rows], self.thin[rows] = bold, thin
+        self.bold[rows], self.thin[rows], self.pace[rows] = bold, thin, pace.to(self.pace.dtype)
 
     def round(self, rows: Tensor) -> None:
         """Linearise every sample at its point; then climb, or pull back, or slide. `rows` are in order, each once."""
@@ -181,7 +183,7 @@ class Descents:
 
         def choose(guide: Tensor) -> tuple[Tensor, Tensor]:
             """The class to raise and the class to lower."""
-            reached = (self.best.is_fooled(rows, guide) & ~self.thin[rows]) | (target < 0)
+            reached = (self.best.is_fooled(rows, guide) & ~self._thins(rows)) | (target < 0)
             return self.asked.goal.pair_towards(rows, guide, target.clamp_min(0), reached)
 
         z, guide, w = self.model.guided_gradient(rows, y, lambda _, guide: difference(guide, *choose(guide)))
@@ -310,17 +312,17 @@ class Descents:
                 moved[a] = self.safe[rows[a]]
                 hits = hits.masked_fill(astray, 0)
                 share, aim = torch.where(astray, HALVED * share, share), aim.masked_fill(astray, MODEST)
-        late = (share < 0.6 * first_share) & (here > HOPELESS * pick(self.best.size, rows))
+        late = (share < 0.6 * first_share) & (here > HOPELESS[self.p] * pick(self.best.size, rows))
         over = late | (share < pick(self.last_share, rows)) | ~pick(self.sloped, rows)
         for table, new in (
             (self.y, moved), (self.w, w), (self.share, share), (self.aim, aim), (self.hits, hits), (self.over, over),
         ):  # fmt: skip
             put(table, rows, new)
 
-    def _shrink(self, rows: Tensor, here: Tensor) -> Tensor | float:
+    def _shrink(self, rows: Tensor, here: Tensor) -> Tensor:
         """What is left of the cube's side after this round."""
         if self.p == 1:
-            return KEEP
+            return torch.where(self._thins(rows), pick(self.pace, rows), KEEP).to(here.dtype)
         mark = pick(self.mark, rows)
         fell = FELL * here < mark
         falls = (FALLS * here < mark) & (mark < math.inf)
@@ -332,7 +334,7 @@ class Descents:
     def _project(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """The point nearest to x_0 beyond the plane w . y = height, inside the cube; and whether there is one."""
         if self.p == 1:
-            thin = pick(self.thin, rows)
+            thin = self._thins(rows)
             thinned, others = thin.nonzero()[:, 0], (~thin).nonzero()[:, 0]
             if len(others) == 0:
                 return self._thin_out(rows, y, w, height)
@@ -349,6 +351,10 @@ class Descents:
         answer = project(x, w, height, *cube, self.p, near_to=near_to)
         put(self.multiplier, rows, near_to)
         return answer
+
+    def _thins(self, rows: Tensor) -> Tensor:
+        """Whether these samples are being thinned out."""
+        return pick(self.thin, rows) & (pick(self.share, rows) >= SPARSE)
 
     def _thin_out(self, rows: Tensor, y: Tensor, w: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """In l1: the nearest point in a weighted l2 norm in which small entries cost more than large ones.
