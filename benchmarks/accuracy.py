@@ -3,8 +3,8 @@
 The norms of one attack of ours give the robust accuracy at every radius. Attacks that are made for one radius should
 find no other: torchattacks' APGD-CE, targeted APGD, targeted FAB and Square, which are those of AutoAttack, run at five
 radii per network and norm. As in AutoAttack, each gets the images that those before it have left. Run
-`benchmarks.attacks` before, which stores the norms. Results are kept under --work, so that a run that was stopped can
-be resumed.
+`benchmarks.attacks` before, which stores the norms. Results are stored under --work, so that a run that was stopped can
+be resumed, and kept in OUT/results/accuracy.json, in the repository.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks import networks
 from benchmarks.attacks import NORMS, add_options, result_file
+from benchmarks.kept import FOLDER, pack, unpack
 from benchmarks.peers import Attack, _import_torchattacks
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -175,9 +176,13 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="only write the tables of what is stored")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    kept = options.out / FOLDER
+    unpack(kept / "attacks.json", options.norms_from)
+    unpack(kept / "accuracy.json", options.work)
     for name in () if options.tables else options.networks or networks.names(options.networks_folder):
         run_network(name, options)
     write_accuracy(options.work, options.norms_from, options.ours, options.out)
+    pack(options.work, kept / "accuracy.json")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Every attack gets the same images inside [0, 1], in the same batches, one after the other in one process. For each
 image the smallest perturbation that any of them found is the reference; an attack is judged by its ratio to that, and
 by AttackBench's optimality, which looks only at what it had found after 2,000 passes.
-Results are stored per network, norm and attack under --work, so that a run that was stopped can be resumed.
+Results are stored per network, norm and attack under --work, so that a run that was stopped can be resumed. All of them
+are kept in OUT/results/attacks.json, in the repository: they are not measured again unless --anew names them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 import deepfool as df
 from benchmarks import networks
 from benchmarks.counting import Counter
+from benchmarks.kept import FOLDER, pack, unpack
 from benchmarks.peers import Attack, peer_attacks
 
 NORMS = {"l2": 2.0, "linf": math.inf, "l1": 1.0}
@@ -136,13 +138,17 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("benchmarks/results/attacks"), help="where results are kept")
     parser.add_argument("--known", type=Path, help="further results, only for the smallest norm known of each image")
     parser.add_argument("--tables", action="store_true", help="only write the tables of what is stored")
+    parser.add_argument("--anew", help="measure attacks again whose name this regular expression finds")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    kept = options.out / FOLDER / "attacks.json"
+    unpack(kept, options.work, lambda result: bool(options.anew and re.search(options.anew, result["attack"])))
     for name in () if options.tables else options.networks or networks.names(options.networks_folder):
         run_network(name, options.norms, options.only, options.skip, options)
     from benchmarks.tables import write_attacks
 
     write_attacks(options.work, options.out, options.known)
+    pack(options.work, kept)
 
 
 if __name__ == "__main__":

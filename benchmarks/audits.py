@@ -2,7 +2,8 @@
 
 Each network is audited as `deepfool audit` does it, for `smallest` at its default budget. Beside the verdict stands how
 far that attack really is from the smallest perturbations known, which `benchmarks.attacks` has stored. The page is
-written from what is stored under --work; networks that are there are not audited again.
+written from what is stored under --work, and kept in OUT/results/audits.json, in the repository; networks that are
+there are not audited again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 import deepfool as df
 from benchmarks import networks
 from benchmarks.attacks import NORMS, add_options, result_file
+from benchmarks.kept import FOLDER, pack, unpack
 
 BUDGET = 100
 ATTACK = f"smallest-{BUDGET}"
@@ -93,9 +95,13 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="only write the page of what is stored")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    kept = options.out / FOLDER
+    unpack(kept / "attacks.json", options.norms_from)
+    unpack(kept / "audits.json", options.work)
     for name in () if options.tables else options.networks or networks.names(options.networks_folder):
         audit_network(name, options.norms, options)
     write_page(options.work, options.norms_from, options.out)
+    pack(options.work, kept / "audits.json")
 
 
 if __name__ == "__main__":
