@@ -52,9 +52,10 @@ KEEP = 0.85
 HURRY, STALE, FELL, FALLS = 0.7, 3, 1.003, 1.02
 """The same in l2 and linf where STALE rounds in a row have not made the perturbation smaller by the factor FELL. Where
 it falls by FALLS the cube stays as it is. In l1 this loses: what seems to stand still may yet drop a feature."""
-ASTRAY, HALVED, MODEST = 3, 0.5, 0.1
-"""Sliding in l2 and linf: after so many misses in a row, if the next point would be larger than the last that fooled,
-it goes back to that one, with this share of the cube and this aim. In l1 that loses: it finds fewer sparse points."""
+ASTRAY, HALVED, MODEST = {1.0: 6, 2.0: 3, math.inf: 3}, 0.5, 0.1
+"""Sliding: after so many misses in a row it goes back to the last point that fooled, with this share of the cube and
+this aim; in l2 and linf if the next point would be larger than that one. In l1 misses may lead to a sparser point: not
+while it thins out, and after three it would be too soon."""
 SPREAD = {1.0: 0.6, 2.0: 0.3}
 """Sliding in l1 and l2: the cube as a share of the largest entry, because no entry moves as far as all together."""
 THIN, THINNEST, SPARSE = 0.7, 0.01, 0.3
@@ -304,14 +305,15 @@ class Descents:
         moved = moved if seem_finite(moved) else torch.where(moved.isfinite(), moved, y)
         here = pick(self.here, rows)
         share = self._shrink(rows, here) * share
+        put_where(self.safe, rows, fooled, y)
+        astray = (hits <= -ASTRAY[self.p]) & ~self._thins(rows)
         if self.p != 1:
-            put_where(self.safe, rows, fooled, y)
-            astray = (hits <= -ASTRAY) & (norm(moved - x, self.p) > here)
-            a = astray.nonzero()[:, 0]
-            if len(a):
-                moved[a] = self.safe[rows[a]]
-                hits = hits.masked_fill(astray, 0)
-                share, aim = torch.where(astray, HALVED * share, share), aim.masked_fill(astray, MODEST)
+            astray &= norm(moved - x, self.p) > here
+        a = astray.nonzero()[:, 0]
+        if len(a):
+            moved[a] = self.safe[rows[a]]
+            hits = hits.masked_fill(astray, 0)
+            share, aim = torch.where(astray, HALVED * share, share), aim.masked_fill(astray, MODEST)
         late = (share < 0.6 * first_share) & (here > HOPELESS[self.p] * pick(self.best.size, rows))
         over = late | (share < pick(self.last_share, rows)) | ~pick(self.sloped, rows)
         for table, new in (
