@@ -53,12 +53,15 @@ SHAKEN, DEAD = 0.2, 0.025
 """While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
 time; the same where all gradients are zero at x_0."""
 REMOTE = 0.8
-"""Noise: how far from x_0 a descent may start, as a share of the box. Every fourth restart does, and where the linear
-picture misled the last of the classes gives way to it. Networks that were trained to be robust do not feel small
-changes, so that from nearby all descents end in few places."""
+"""Noise: how far from x_0 a descent may start, as a share of the box, where the linear picture misled and the last of
+the classes gives way. Networks that were trained to be robust do not feel small changes, so that from nearby all
+descents end in few places."""
+LOOKS, AROUND, AHEAD = 4, 0.5, 2.0
+"""The mean normal: at how many points it is taken, how far from x_0 these may be, as a share of the box, and where
+along it a descent starts, as a multiple of the best perturbation."""
 TURNS = 4
-"""Restarts in turn: a class, noise, a kick, a copy of x_0. Of inputs without rows and columns there is no such copy,
-and noise takes its place; without a box there is neither."""
+"""Restarts in turn: a class, the mean normal around x_0, a kick, a copy of x_0. Of inputs without rows and columns there
+is no such copy, and noise takes its place; without a box there are only classes and kicks."""
 LOST = 9
 """After how many descents gradients are given up, where nothing has fooled or all of them were zero."""
 AIM, FINE = 0.3, 0.03
@@ -208,15 +211,18 @@ class _Search:
         refine = known & ((k == tried) | self.refining[rows])
         restart, boxed = known & (k > tried) & ~refine, self.descents.bounded[rows]
         turn = (k - tried - 1) * torch.where(boxed, 1, 2)  # without a box there are only classes and kicks
-        again, noise, kick, copy = (restart & (turn % TURNS == place) for place in range(TURNS))
-        instead = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
-        elsewhere, lost = noise | kick | copy, ~known & (k > 0)
-        direct = (k < tried) & (known | (k == 0)) & ~instead
+        again, mean, kick, copy = (restart & (turn % TURNS == place) for place in range(TURNS))
+        noise = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
+        elsewhere, lost = mean | kick | copy, ~known & (k > 0)
+        direct = (k < tried) & (known | (k == 0)) & ~noise
+        short = mean & (self._left(rows) < 2 * LOOKS + 2)
+        self.ended[rows] |= short  # the mean and a round along it no longer fit
         y = self.descents.y
         y[rows] = self.asked.x_0[rows]
         y[rows[refine]] = self.asked.clamp(rows[refine], self.asked.x_0[rows[refine]] + self.best.r[rows[refine]])
         self._kick(rows[kick])
-        self._go_far(rows[noise | instead])
+        self._go_far(rows[noise])
+        self._follow_mean(rows[mean & ~short])
         self._turn(rows[copy])
         self._shake(rows[again | lost])
         # Where no class has a gradient at x_0, their order says nothing: whichever rises.
@@ -294,12 +300,28 @@ class _Search:
         self._start(rows, torch.where(half, other, r))
 
     def _go_far(self, rows: Tensor) -> None:
-        """Start from noise: all features by the same amount, by random signs."""
-        if len(rows) == 0:
-            return
+        """Start from noise."""
+        if len(rows):
+            self._start(rows, self._noise(rows, REMOTE))
+
+    def _noise(self, rows: Tensor, most: float) -> Tensor:
+        """All features moved by the same amount, up to a share of the box, by random signs."""
         _, sign = self._draw(rows)
         amount = torch.stack([torch.rand(1, generator=self.random[i]) for i in rows.tolist()]).to(sign)
-        self._start(rows, REMOTE / LEAP * self.descents.leap[rows, None] * amount * sign)  # `leap` is LEAP of the box
+        return most / LEAP * self.descents.leap[rows, None] * amount * sign  # `leap` is LEAP of the box
+
+    def _follow_mean(self, rows: Tensor) -> None:
+        """Start along the mean of the unit normals at noisy points around x_0: what the gradient of the model under
+        noise would be. Networks that are curved at x_0 are less so on average around it."""
+        if len(rows) == 0:
+            return
+        looks, steps = rows.repeat(LOOKS), self.descents.newton
+        _, w = self.model.gradient(looks, self._away(looks, self._noise(looks, AROUND)))
+        tiny = torch.finfo(w.dtype).tiny * 1e4
+        mean = (w / norm(w, 2).clamp_min(tiny)[:, None]).view(LOOKS, len(rows), -1).mean(0)
+        step = mean.sign() if steps == math.inf else mean
+        far = AHEAD * norm(self.best.r[rows], steps) / norm(step, steps).clamp_min(tiny)
+        self._start(rows, far[:, None] * step)
 
     def _turn(self, rows: Tensor) -> None:
         """Start from copies of x_0, mirrored and moved at random: structured as inputs are, and far from x_0."""
@@ -331,8 +353,12 @@ class _Search:
         self._start(rows, torch.where(known, near, away)[:, None] * sign)
 
     def _start(self, rows: Tensor, r: Tensor) -> None:
+        self.descents.y[rows] = self._away(rows, r)
+
+    def _away(self, rows: Tensor, r: Tensor) -> Tensor:
+        """x_0 + r, on the features that may change and inside the box."""
         r = r if self.asked.mask is None else r * self.asked.mask[rows]
-        self.descents.y[rows] = self.asked.clamp(rows, self.asked.x_0[rows] + r)
+        return self.asked.clamp(rows, self.asked.x_0[rows] + r)
 
     def _search_without_gradients(self, rows: Tensor) -> Tensor:
         """Where no descent has fooled after LOST of them, or gradients are dead at x_0 or everywhere: by scores, and
