@@ -13,7 +13,7 @@ from torch import nn
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
 from deepfool.attacks.shared.descents import MODEST, STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
-from deepfool.attacks.smallest import AGAIN, HALF, _Search
+from deepfool.attacks.smallest import AGAIN, END, FINEST, HALF, _Search
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
@@ -282,8 +282,24 @@ def _count_refinements(model, x):
 def test_what_a_refinement_gains_is_refined_again(monkeypatch):
     model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 60, 10))
     assert max(_count_refinements(model, x)) > 1
+    monkeypatch.setattr("deepfool.attacks.smallest.POLISH", 10_000)
     monkeypatch.setitem(AGAIN, 2.0, math.inf)
     assert _count_refinements(model, x) == [1] * len(x)
+
+
+@pytest.mark.parametrize(("p", "share"), [(1, END), (2, FINEST), (math.inf, FINEST)])
+def test_the_last_of_the_refinements_are_finer(p, share):
+    model, x = models.load("mlp-mnist-small"), datasets.load("mnist-sample").batch(range(2))
+    shares = []
+    start = Descents.start
+
+    def spy(self, rows, **how):
+        shares.extend(how["last_share"].tolist())
+        start(self, rows, **how)
+
+    with patch.object(Descents, "start", spy):
+        smallest(model, x, p=p, bounds=(0, 1), budget=800)
+    assert min(shares) == pytest.approx(share)
 
 
 def test_a_slide_that_went_astray_goes_back_to_what_fooled():
