@@ -176,9 +176,7 @@ def test_a_flat_place_that_fools_is_not_the_end_of_gradients(p):
     assert (found.norm <= 1.02 * exact).all()
 
 
-@pytest.mark.parametrize(
-    ("bounds", "wanted"), [((0, 1), ["class", "mean", "kick", "copy"]), (None, ["class", "kick"])]
-)
+@pytest.mark.parametrize(("bounds", "wanted"), [((0, 1), ["class", "mean", "kick", "copy"]), (None, ["class", "kick"])])
 def test_restarts_take_turns(bounds, wanted):
     model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(1))
     turns = []

@@ -60,8 +60,8 @@ LOOKS, AROUND, AHEAD = 4, 0.5, 2.0
 """The mean normal: at how many points it is taken, how far from x_0 these may be, as a share of the box, and where
 along it a descent starts, as a multiple of the best perturbation."""
 TURNS = 4
-"""Restarts in turn: a class, the mean normal around x_0, a kick, a copy of x_0. Of inputs without rows and columns there
-is no such copy, and noise takes its place; without a box there are only classes and kicks."""
+"""Restarts in turn: a class, the mean normal around x_0, a kick, a copy of x_0. Inputs without rows and columns have no
+such copy, and noise takes its place; without a box there are only classes and kicks."""
 LOST = 9
 """After how many descents gradients are given up, where nothing has fooled or all of them were zero."""
 AIM, FINE = 0.3, 0.03
