@@ -13,7 +13,8 @@ from torch import nn
 from deepfool import Evidence, Status, affine, datasets, deepfool, models, smallest
 from deepfool.attacks.shared.descents import MODEST, STRIDE, Descents
 from deepfool.attacks.shared.ranking import Ranking
-from deepfool.attacks.smallest import AGAIN, END, FINEST, HALF, _Search
+from deepfool.attacks.shared.starts import Starts
+from deepfool.attacks.smallest import AGAIN, END, FINEST, HALF
 from deepfool.boxes import project
 from deepfool.classifier.jacobian import Tangent
 from deepfool.errors import InputError
@@ -79,7 +80,7 @@ def test_starts_far_away_find_what_none_nearby_does():
     """Trained to be robust in linf, the network does not feel small changes: descents from nearby end in few places."""
     model, x = models.load("conv-mnist-linf"), datasets.load("mnist-sample").batch(range(0, 800, 50))
     found = smallest(model, x, bounds=(0, 1), budget=400).norm
-    with patch("deepfool.attacks.smallest.REMOTE", 1e-3), patch("deepfool.attacks.smallest.AROUND", 1e-3):
+    with patch("deepfool.attacks.shared.starts.REMOTE", 1e-3), patch("deepfool.attacks.shared.starts.AROUND", 1e-3):
         nearby = smallest(model, x, bounds=(0, 1), budget=400).norm
     assert found.mean() < 0.98 * nearby.mean()  # 0.958, measured
 
@@ -95,16 +96,16 @@ class _Ripples(nn.Module):
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])
 def test_the_mean_normal_leads_where_no_single_one_does(p):
-    x, starts, follow = torch.full((6, 40), 0.5), [], _Search._follow_mean
+    x, starts, follow = torch.full((6, 40), 0.5), [], Starts.mean_normal
     x += 0.01 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0))
 
     def spy(self, rows):
-        follow(self, rows)
-        if len(rows):
-            step = self.descents.y[rows] - self.asked.x_0[rows]
-            starts.append(step[:, ::2].sum(1) / step.abs().sum(1))
+        y = follow(self, rows)
+        step = y - self.asked.x_0[rows]
+        starts.append(step[:, ::2].sum(1) / step.abs().sum(1))
+        return y
 
-    with patch.object(_Search, "_follow_mean", spy):
+    with patch.object(Starts, "mean_normal", spy):
         found = smallest(_Ripples(), x, p=p, bounds=(0, 1), budget=400)
     assert found.fooled.all()
     single = 1 / (1 + 10 * (20 * x[:, 1::2].sum(1)).cos().abs())  # of a gradient at x_0
@@ -139,13 +140,14 @@ def test_restarts_start_inside_the_box_from_inputs_of_any_shape(shape):
         parameter.data = torch.randn(parameter.shape, generator=generator)
     x = torch.rand((5, *shape), generator=generator)
     starts = []
-    turn = _Search._turn
+    turn = Starts.copy
 
     def spy(self, rows):
-        turn(self, rows)
-        starts.append((rows, self.descents.y[rows].clone()))
+        y = turn(self, rows)
+        starts.append((rows, y.clone()))
+        return y
 
-    with patch.object(_Search, "_turn", spy):
+    with patch.object(Starts, "copy", spy):
         found = smallest(model, x, bounds=(0, 1), budget=500)
     assert found.fooled.all()
     assert sum(len(rows) for rows, _ in starts) >= 5
@@ -180,16 +182,16 @@ def test_a_flat_place_that_fools_is_not_the_end_of_gradients(p):
 def test_restarts_take_turns(bounds, wanted):
     model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch(range(1))
     turns = []
-    kinds = {"_follow_mean": "mean", "_kick": "kick", "_shake": "class", "_turn": "copy"}
+    kinds = {"mean_normal": "mean", "kick": "kick", "shaken": "class", "copy": "copy"}
     with contextlib.ExitStack() as stack:
         for method, kind in kinds.items():
-            run = getattr(_Search, method)
+            run = getattr(Starts, method)
 
             def spy(self, rows, run=run, kind=kind):
                 turns.extend([kind] * len(rows))
-                run(self, rows)
+                return run(self, rows)
 
-            stack.enter_context(patch.object(_Search, method, spy))
+            stack.enter_context(patch.object(Starts, method, spy))
         smallest(model, x, bounds=bounds, budget=600)
     assert len(turns) >= 4
     assert turns == (wanted * len(turns))[: len(turns)]

@@ -5,9 +5,9 @@ through a fixed sequence of descents, whatever its budget, so that a larger budg
 
     rank        the gradients of the classes at x_0: which boundaries look nearest (`shared.ranking`)
     descents    the nearest classes, one after the other and coarsely; then the best point again, finely, while that
-                helps; then for ever, in turn: a class once more, from another start, noise far from x_0, a kick
-                (half of the best perturbation reset), and a copy of x_0 that is turned and moved; what is found is
-                refined
+                helps; then for ever, in turn: a class once more, from another start, along the mean normal around x_0,
+                from a kick (half of the best perturbation reset) and from a copy of x_0 that is turned and moved
+                (`shared.starts`); what is found is refined
     lost        while nothing has fooled, descents start farther and farther away from x_0; at last the scores alone are
                 searched, then DeepFool's steps are taken, then the decisions alone are searched, and what they
                 find is descended from
@@ -20,8 +20,8 @@ that *linearise, aim, project, shrink* (`shared.descents`). Operations that hide
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,14 +29,14 @@ from torch import Tensor
 from deepfool.attacks.deepfool import Walk, iterate
 from deepfool.attacks.shared.adversarial import Adversarial, Evidence, Status
 from deepfool.attacks.shared.decisions import search_by_decisions
-from deepfool.attacks.shared.descents import KEEP, LEAP, Descents
+from deepfool.attacks.shared.descents import KEEP, Descents
 from deepfool.attacks.shared.ranking import rank_classes
 from deepfool.attacks.shared.scores import CAUTION, search_by_scores
+from deepfool.attacks.shared.starts import LOOKS, Starts
 from deepfool.attacks.shared.supports import Supports
 from deepfool.attacks.shared.task import Shared, Task, Unpack, attack, run
 from deepfool.classifier import Classifier, Model
 from deepfool.classifier.unmasking import CUT_OFF
-from deepfool.norms import norm
 from deepfool.schemas import Schema
 from deepfool.subspaces import Subspace
 from deepfool.values import check_count, check_optional_count
@@ -49,16 +49,6 @@ CLASSES, FAR, NEAR = 3, 2.5, 1.5
 nearest are passed over; NEAR times, where the nearest was found within that factor of where it looked to be."""
 PATIENCE, MORE = 8, 2
 """Climbing: most rounds, and how many more with each descent that came before."""
-SHAKEN, DEAD = 0.2, 0.025
-"""While nothing fools: how far away from x_0 the second descent starts, as a share of the box, doubled every second
-time; the same where all gradients are zero at x_0."""
-REMOTE = 0.8
-"""Noise: how far from x_0 a descent may start, as a share of the box, where the linear picture misled and the last of
-the classes gives way. Networks that were trained to be robust do not feel small changes, so that from nearby all
-descents end in few places."""
-LOOKS, AROUND, AHEAD = 4, 0.5, 2.0
-"""The mean normal: at how many points it is taken, how far from x_0 these may be, as a share of the box, and where
-along it a descent starts, as a multiple of the best perturbation."""
 TURNS = 4
 """Restarts in turn: a class, the mean normal around x_0, a kick, a copy of x_0. Inputs without rows and columns have no
 such copy, and noise takes its place; without a box there are only classes and kicks."""
@@ -144,14 +134,38 @@ def smallest(
     )  # fmt: skip
 
 
+class _Part(NamedTuple):
+    """The part of the sequence that some samples have come to: which of them take which."""
+
+    direct: Tensor
+    """To a class, straight from x_0."""
+    noise: Tensor
+    """In place of a class, where the linear picture misled."""
+    lost: Tensor
+    """While nothing has fooled."""
+    refine: Tensor
+    polish: Tensor
+    """The finer ones of the refinements."""
+    turn: Tensor
+    """The number of the restart; what it is for, in turn:"""
+    again: Tensor
+    mean: Tensor
+    kick: Tensor
+    copy: Tensor
+
+    @property
+    def elsewhere(self) -> Tensor:
+        """A restart that is after no class."""
+        return self.mean | self.kick | self.copy
+
+
 class _Search:
     """The descents of all samples, each at its own place in the sequence."""
 
     def __init__(self, task: Task, budget: int | None, candidates: int, seed: int) -> None:
         asked = task.asked
         self.task, self.asked, self.model, self.best = task, asked, task.model, task.best
-        self.p, self.budget, self.seed = asked.p, budget, seed
-        self.random = [self._generator(row) for row in asked.x_0]
+        self.p, self.budget = asked.p, budget
         self.ranking = rank_classes(task, candidates, keep=candidates)
         self.tried = min(CLASSES, self.ranking.classes)
         """How many classes are tried before the best point is refined."""
@@ -161,6 +175,7 @@ class _Search:
         self.descents = Descents(task, self.ranking.gaps[:, 0], self.dead, self._left, found_by)
         # The sequence: descents begun, whether there is nothing more to do, whether the scores alone were searched.
         self.begun = torch.full_like(asked.label, -1)
+        self.starts = Starts(task, self.descents, self.begun, self.dead, seed)
         self.ended = torch.zeros_like(self.dead)
         self.searched = torch.zeros_like(self.dead)
         # What the last restart found, and how many in a row found nothing.
@@ -189,11 +204,6 @@ class _Search:
             "neither gradients, scores nor decisions led to another label; raise the budget",
         )
 
-    def _generator(self, x: Tensor) -> torch.Generator:
-        """A sample's own random numbers: they depend neither on the budget nor on the rest of the batch."""
-        # Both go into 32 bits: torch's generator on the CPU looks at no more of its seed.
-        return torch.Generator().manual_seed(zlib.crc32(str(self.seed).encode() + x.cpu().numpy().tobytes()))
-
     def _going(self) -> Tensor:
         rows = self.task.rows
         return rows[~self.ended[rows] & (self._left(rows) >= 2)]
@@ -210,6 +220,31 @@ class _Search:
         self.begun[rows] += (~self.refining[rows]).long()
         rows = self._search_without_gradients(rows)
         self._pass_over(rows)
+        part = self._find_part(rows)
+        self._place(rows, part)
+        tried, k, boxed = self.tried, self.begun[rows], self.descents.bounded[rows]
+        # Where no class has a gradient at x_0, their order says nothing: whichever rises.
+        place = torch.where(part.again, torch.div(part.turn, TURNS, rounding_mode="floor") % self.ranking.classes, k)
+        target = self.ranking.order[rows, place.clamp_max(self.ranking.classes - 1)]
+        l1 = torch.full_like(part.refine, self.p == 1)
+        self.descents.start(
+            rows,
+            target=torch.where((part.direct | part.again) & ~self.dead[rows], target, torch.full_like(k, -1)),
+            patience=PATIENCE + MORE * k,
+            signed=part.again,
+            short=part.elsewhere & (self.p == 2),
+            aim=torch.where(part.refine, FINE, AIM),
+            share=torch.where(part.refine | (part.elsewhere & ~l1), HALF, WHOLE),
+            last_share=torch.where(part.polish, FINEST, torch.where(k < tried, HALF, END)),
+            bold=k > CLASSES,
+            thin=((k < tried) | part.elsewhere) & l1,
+            pace=torch.where(k < tried, torch.where(boxed, SLOW, KEEP), SLOWER),
+        )
+        j, k = rows[part.direct], k[part.direct]  # the first step from x_0: its gradient is known
+        self.descents.climb(j, self.asked.x_0[j], self.ranking.slopes[j, k], -self.ranking.gaps[j, k])
+
+    def _find_part(self, rows: Tensor) -> _Part:
+        """What the descents that begin now are for."""
         tried, k, known = self.tried, self.begun[rows], self.best.found(rows)
         number = k - tried  # of the restart; one in POLISH + 1 refines what the others have found
         polished = torch.div(number, POLISH + 1, rounding_mode="floor") if self.p != 1 else torch.zeros_like(k)
@@ -219,37 +254,21 @@ class _Search:
         turn = (number - polished - 1) * torch.where(boxed, 1, 2)  # without a box there are only classes and kicks
         again, mean, kick, copy = (restart & (turn % TURNS == place) for place in range(TURNS))
         noise = known & self.misled[rows] & boxed & (k == CLASSES - 1) & (k < tried)
-        elsewhere, lost = mean | kick | copy, ~known & (k > 0)
-        direct = (k < tried) & (known | (k == 0)) & ~noise
-        short = mean & (self._left(rows) < 2 * LOOKS + 2)
+        direct, lost = (k < tried) & (known | (k == 0)) & ~noise, ~known & (k > 0)
+        return _Part(direct, noise, lost, refine, polish, turn, again, mean, kick, copy)
+
+    def _place(self, rows: Tensor, part: _Part) -> None:
+        """Put them where they start."""
+        short = part.mean & (self._left(rows) < 2 * LOOKS + 2)
         self.ended[rows] |= short  # the mean and a round along it no longer fit
-        y = self.descents.y
+        y, starts = self.descents.y, self.starts
         y[rows] = self.asked.x_0[rows]
-        y[rows[refine]] = self.asked.clamp(rows[refine], self.asked.x_0[rows[refine]] + self.best.r[rows[refine]])
-        self._kick(rows[kick])
-        self._go_far(rows[noise])
-        self._follow_mean(rows[mean & ~short])
-        self._turn(rows[copy])
-        self._shake(rows[again | lost])
-        # Where no class has a gradient at x_0, their order says nothing: whichever rises.
-        place = torch.where(again, torch.div(turn, TURNS, rounding_mode="floor") % self.ranking.classes, k)
-        target = self.ranking.order[rows, place.clamp_max(self.ranking.classes - 1)]
-        l1 = torch.full_like(known, self.p == 1)
-        self.descents.start(
-            rows,
-            target=torch.where((direct | again) & ~self.dead[rows], target, torch.full_like(k, -1)),
-            patience=PATIENCE + MORE * k,
-            signed=again,
-            short=elsewhere & (self.p == 2),
-            aim=torch.where(refine, FINE, AIM),
-            share=torch.where(refine | (elsewhere & ~l1), HALF, WHOLE),
-            last_share=torch.where(polish, FINEST, torch.where(k < tried, HALF, END)),
-            bold=k > CLASSES,
-            thin=((k < tried) | elsewhere) & l1,
-            pace=torch.where(k < tried, torch.where(boxed, SLOW, KEEP), SLOWER),
-        )
-        j, k = rows[direct], k[direct]  # the first step from x_0: its gradient is known
-        self.descents.climb(j, self.asked.x_0[j], self.ranking.slopes[j, k], -self.ranking.gaps[j, k])
+        for chosen, start in (
+            (part.refine, starts.best_point), (part.noise, starts.noise), (part.again | part.lost, starts.shaken),
+            (part.mean & ~short, starts.mean_normal), (part.kick, starts.kick), (part.copy, starts.copy),
+        ):  # fmt: skip
+            if bool(chosen.any()):
+                y[rows[chosen]] = start(rows[chosen])
 
     def _pass_over(self, rows: Tensor) -> None:
         """Once something has fooled, classes that look far are not tried.
@@ -289,83 +308,6 @@ class _Search:
         if self.budget is None:
             self.ended[rows] |= self.quiet[rows] >= QUIET
 
-    def _draw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """A random half of the features, and random signs, of each sample."""
-        shape = (2, self.asked.x_0.shape[1])
-        coins = [torch.rand(shape, generator=self.random[i]) < 0.5 for i in rows.tolist()]
-        coin = torch.stack(coins).to(rows.device)
-        return coin[:, 0], 2 * coin[:, 1].to(self.asked.x_0.dtype) - 1
-
-    def _kick(self, rows: Tensor) -> None:
-        """Start from the best point with a random half of it reset: to zero, or in linf to either end."""
-        if len(rows) == 0:
-            return
-        half, sign = self._draw(rows)
-        r = self.best.r[rows]
-        other = self.best.size[rows, None] * sign if self.p == math.inf else torch.zeros_like(r)
-        self._start(rows, torch.where(half, other, r))
-
-    def _go_far(self, rows: Tensor) -> None:
-        """Start from noise."""
-        if len(rows):
-            self._start(rows, self._noise(rows, REMOTE))
-
-    def _noise(self, rows: Tensor, most: float) -> Tensor:
-        """All features moved by the same amount, up to a share of the box, by random signs."""
-        _, sign = self._draw(rows)
-        amount = torch.stack([torch.rand(1, generator=self.random[i]) for i in rows.tolist()]).to(sign)
-        return most / LEAP * self.descents.leap[rows, None] * amount * sign  # `leap` is LEAP of the box
-
-    def _follow_mean(self, rows: Tensor) -> None:
-        """Start along the mean of the unit normals at noisy points around x_0: what the gradient of the model under
-        noise would be. Networks that are curved at x_0 are less so on average around it."""
-        if len(rows) == 0:
-            return
-        looks, steps = rows.repeat(LOOKS), self.descents.newton
-        _, w = self.model.gradient(looks, self._away(looks, self._noise(looks, AROUND)))
-        tiny = torch.finfo(w.dtype).tiny * 1e4
-        mean = (w / norm(w, 2).clamp_min(tiny)[:, None]).view(LOOKS, len(rows), -1).mean(0)
-        step = mean.sign() if steps == math.inf else mean
-        far = AHEAD * norm(self.best.r[rows], steps) / norm(step, steps).clamp_min(tiny)
-        self._start(rows, far[:, None] * step)
-
-    def _turn(self, rows: Tensor) -> None:
-        """Start from copies of x_0, mirrored and moved at random: structured as inputs are, and far from x_0."""
-        shape = self.asked.like.shape[1:]
-        structured = len(shape) > 1
-        if not structured:
-            self._go_far(rows)
-        for i in rows.tolist() if structured else ():
-            coins = torch.rand(5, generator=self.random[i])
-            copy = self.asked.x_0[i].view(shape)
-            copy = copy.flip([axis for axis in (-2, -1) if coins[axis] < 0.5])
-            copy = copy.transpose(-2, -1) if shape[-2] == shape[-1] and coins[0] < 0.5 else copy
-            copy = copy.roll([int(coins[1] * shape[-2]), int(coins[2] * shape[-1])], (-2, -1))
-            self._start(self.asked.everyone[i, None], copy.reshape(1, -1) - self.asked.x_0[i])
-
-    def _shake(self, rows: Tensor) -> None:
-        """Start away from x_0: half as far as the best point, by random signs; while nothing has fooled, further and
-        further, by random signs or by the same sign everywhere."""
-        if len(rows) == 0:
-            return
-        _, sign = self._draw(rows)
-        k, known = self.begun[rows], self.best.found(rows)
-        sign = torch.where(((k % 2 == 1) | known)[:, None], sign, sign[:, :1])
-        shaken = torch.where(self.dead[rows], DEAD, SHAKEN).to(sign.dtype)
-        away = (shaken * 2.0 ** torch.div(k - 1, 2, rounding_mode="floor")).clamp_max(1)
-        away = away / LEAP * self.descents.leap[rows]
-        steps = self.descents.newton  # the norm of the steps: in l1 the best point is sparse
-        near = 0.5 * norm(self.best.r[rows], steps) / norm(torch.ones_like(sign), steps)
-        self._start(rows, torch.where(known, near, away)[:, None] * sign)
-
-    def _start(self, rows: Tensor, r: Tensor) -> None:
-        self.descents.y[rows] = self._away(rows, r)
-
-    def _away(self, rows: Tensor, r: Tensor) -> Tensor:
-        """x_0 + r, on the features that may change and inside the box."""
-        r = r if self.asked.mask is None else r * self.asked.mask[rows]
-        return self.asked.clamp(rows, self.asked.x_0[rows] + r)
-
     def _search_without_gradients(self, rows: Tensor) -> Tensor:
         """Where no descent has fooled after LOST of them, or gradients are dead at x_0 or everywhere: by scores, and
         where that finds nothing by decisions. Returns who goes on."""
@@ -377,7 +319,7 @@ class _Search:
         if len(lost):
             found = self.best.found(lost)
             left = torch.where(found & self.descents.sloped[lost], self._left(lost).clamp(0, QUERIES // 2), QUERIES)
-            search_by_scores(self.task, lost, left.long(), [self.random[i] for i in lost.tolist()])
+            search_by_scores(self.task, lost, left.long(), [self.starts.random[i] for i in lost.tolist()])
             # Far away and without a box, DeepFool's whole steps arrive where careful ones do not.
             iterate(Walk(self.task, CLASSES), lost[~self.best.found(lost)], STEPS)
             self._search_by_decisions(lost[~self.best.found(lost)])
@@ -392,7 +334,7 @@ class _Search:
     def _search_by_decisions(self, rows: Tensor) -> None:
         if len(rows) == 0:
             return
-        y, found, z = search_by_decisions(self.task, rows, QUERIES, self.random[int(rows[0])])
+        y, found, z = search_by_decisions(self.task, rows, QUERIES, self.starts.random[int(rows[0])])
         r = (y - self.asked.x_0[rows])[found]
         self.best.report(rows[found], r, z[found], fooled=found[found], caution=MASKED, evidence=Evidence.DECISIONS)
 
