@@ -10,7 +10,7 @@ from scipy.optimize import minimize, nnls
 from torch import nn
 
 from deepfool import ddn, deepfool, fab, fgsm, fmn, lbfgs, smallest, superdeepfool, tighten
-from deepfool.attacks.shared.aims import Confidence, read_goal
+from deepfool.attacks.shared.aims import Confidence, Top, read_goal
 from deepfool.attacks.shared.alternatives import open_aim
 from deepfool.attacks.shared.goals import Leave
 from deepfool.errors import InputError
@@ -121,6 +121,15 @@ def test_out_of_the_top_k(k):
     assert (ahead >= k).all()
     rank = (z > z.gather(1, found.adv_label[:, None])).sum(1)
     assert (rank == k - 1).all()  # adv_label took the k-th place
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("first_two", [(1e-5, -0.0625), (1e-5, 0.0), (5.0, 3.0)])
+def test_the_class_in_the_last_place_is_named_whatever_the_score_above_it(first_two, dtype):
+    """A score near zero has small units of rounding: smaller than those of the score that is read in its place."""
+    z = torch.tensor([[*first_two, -1.0, -2.0]], dtype=dtype)
+    opened = open_aim(Top(2), z, torch.tensor([3]))
+    assert opened.read(torch.tensor([0]), z).argmax(1) == 1
 
 
 def test_top_1_is_another_label_and_the_true_label_is_the_one_to_leave():
