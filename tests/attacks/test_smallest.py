@@ -112,6 +112,16 @@ def test_the_mean_normal_leads_where_no_single_one_does(p):
     assert torch.cat(starts).mean() > 1.5 * single.mean()
 
 
+def test_no_batch_is_larger_than_the_one_that_was_asked_about():
+    model, x = models.load("fc500-mnist"), datasets.load("mnist-sample").batch([0] * 6)  # they restart together
+    sizes = []
+    model.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    with patch.object(Starts, "mean_normal", autospec=True, side_effect=Starts.mean_normal) as mean:
+        smallest(model, x, bounds=(0, 1), budget=600)
+    assert max(len(call.args[1]) for call in mean.call_args_list) > 1
+    assert max(sizes) == 6
+
+
 def test_budgets_hold_whatever_the_next_restart_costs():
     """On an affine model something fools at once, and each budget ends in another part of the sequence."""
     generator = torch.Generator().manual_seed(0)

@@ -61,8 +61,11 @@ class Starts:
     def mean_normal(self, rows: Tensor) -> Tensor:
         """Along the mean of the unit normals at noisy points around x_0: what the gradient of the model under noise
         would be. Networks that are curved at x_0 are less so on average around it."""
-        looks = rows.repeat(LOOKS)
-        _, w = self.model.gradient(looks, self._move(looks, self._draw_noise(looks, AROUND)))
+        looks, most = rows.repeat(LOOKS), len(self.asked.x_0)  # no batch is larger than the one that was asked about
+        y = self._move(looks, self._draw_noise(looks, AROUND))
+        w = torch.cat(
+            [self.model.gradient(*part)[1] for part in zip(torch.split(looks, most), torch.split(y, most), strict=True)]
+        )
         tiny = torch.finfo(w.dtype).tiny * 1e4
         mean = (w / norm(w, 2).clamp_min(tiny)[:, None]).view(LOOKS, len(rows), -1).mean(0)
         step = mean.sign() if self.steps == math.inf else mean
