@@ -146,11 +146,10 @@ def write_accuracy(work: Path, norms_from: Path, ours: str, out: Path) -> None:
             rows = {f"**{ours}**": list(own), **rows, "difference": [f"{d:+d}" if d else "0" for d in differences]}
             named = [f"{network}, {p}, at {r:g}" for r in radii]
             largest += zip(differences, named, strict=True)
-            early = [rows[ORDER[-2]][i] for i in range(len(radii))]
             by_gradients += [
-                (mine - int(theirs), name)
-                for mine, theirs, name in zip(own, early, named, strict=True)
-                if theirs != "–"
+                (mine - count + sum(found[radius][ORDER[-2]]), name)
+                for mine, radius, name in zip(own, radii, named, strict=True)
+                if ORDER[-2] in found[radius]
             ]
         tables += [f"## {network}, {p}, {count} images", "",
                    "| | " + " | ".join(f"{r:g}" for r in radii) + " |", "|---|" + "---|" * len(radii)]  # fmt: skip

@@ -82,7 +82,7 @@ def test_starts_far_away_find_what_none_nearby_does():
     found = smallest(model, x, bounds=(0, 1), budget=400).norm
     with patch("deepfool.attacks.shared.starts.REMOTE", 1e-3), patch("deepfool.attacks.shared.starts.AROUND", 1e-3):
         nearby = smallest(model, x, bounds=(0, 1), budget=400).norm
-    assert found.mean() < 0.98 * nearby.mean()  # 0.958, measured
+    assert found.mean() < 0.97 * nearby.mean()  # 0.958, measured
 
 
 class _Ripples(nn.Module):

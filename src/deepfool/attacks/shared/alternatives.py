@@ -70,8 +70,8 @@ def _open_top(aim: Top, z: Tensor, labels: Labels | None = None, target: Tensor 
             above, last = best[:, :-1], best[:, -1:]
             source = torch.arange(c, device=z.device).expand_as(z).scatter(1, above, last.expand_as(above))
             # By a unit of rounding less, so that the class in the last place is the largest, and named.
-            unit, smallest = torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
-            below = (2 * unit * z.gather(1, last)).abs().clamp_min(smallest)
+            of = torch.finfo(z.dtype)
+            below = (2 * of.eps * z.gather(1, last)).abs().clamp_min(of.tiny)
             less = torch.zeros_like(z).scatter(1, above, below.expand_as(above))
         return z.gather(1, source) - less
 

@@ -45,7 +45,7 @@ class Starts:
 
     def best_point(self, rows: Tensor) -> Tensor:
         """The best point itself."""
-        return self.asked.clamp(rows, self.asked.x_0[rows] + self.best.r[rows])
+        return self._move(rows, self.best.r[rows])
 
     def kick(self, rows: Tensor) -> Tensor:
         """The best point with a random half of it reset: to zero, or in linf to either end."""
