@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepfool.attacks.shared.descents import LEAP, Descents
 from deepfool.attacks.shared.task import Task
-from deepfool.norms import norm
+from deepfool.norms import direction, norm
 
 # Chosen by hand; docs/algorithms/smallest.md names the networks, and says what other values gave there.
 SHAKEN, DEAD = 0.2, 0.025
@@ -66,11 +66,9 @@ class Starts:
         w = torch.cat(
             [self.model.gradient(*part)[1] for part in zip(torch.split(looks, most), torch.split(y, most), strict=True)]
         )
-        tiny = torch.finfo(w.dtype).tiny * 1e4
-        mean = (w / norm(w, 2).clamp_min(tiny)[:, None]).view(LOOKS, len(rows), -1).mean(0)
-        step = mean.sign() if self.steps == math.inf else mean
-        far = AHEAD * norm(self.best.r[rows], self.steps) / norm(step, self.steps).clamp_min(tiny)
-        return self._move(rows, far[:, None] * step)
+        mean = direction(w, 2).view(LOOKS, len(rows), -1).mean(0)
+        far = AHEAD * norm(self.best.r[rows], self.steps)
+        return self._move(rows, far[:, None] * direction(mean, self.steps))
 
     def copy(self, rows: Tensor) -> Tensor:
         """Copies of x_0, mirrored and moved at random: structured as inputs are, and far from x_0. Of inputs without
